@@ -1,0 +1,257 @@
+"""The `supernode` command. Heavy imports wait until a subcommand needs them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from instances.instance import Instance
+    from optimizer.result import ResultDocument
+
+EXIT_SOLVED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_MISMATCH = 0, 2, 3, 4, 5
+
+EXIT_CODES = """\b
+Exit codes: 0 solved and verified, 2 bad input, 3 proven infeasible,
+4 limit reached without a plan, 5 a claim does not match its verification."""
+
+
+class FiniteSeconds(click.ParamType[float]):
+    """Seconds on the command line: "10", "0.5", "500ms", "2min"."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds as a float, or fail with the rule."""
+        from instances.quantity import QuantityError, parse_quantity
+
+        try:
+            return float(parse_quantity(value, "seconds"))
+        except QuantityError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="supernode-planner", prog_name="supernode")
+def cli() -> None:
+    """Decide how to split a large language model over accelerators, and prove the decision."""
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("instance")
+@click.option(
+    "--solver",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="auto, cp-sat, highs, cbc, or a formulation installed from elsewhere.",
+)
+@click.option("--time-limit", type=FiniteSeconds(), default=60.0, show_default=True, metavar="S")
+@click.option("--threads", type=click.IntRange(0, 1024), default=0, help="0: all processors.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result document.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result document alone.")
+def solve(
+    instance: str,
+    solver: str,
+    time_limit: float,
+    threads: int,
+    seed: int,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Find the best plan for INSTANCE and prove it.
+
+    INSTANCE is a path, "-" for standard input, or the name of a bundled example.
+    """
+    from instances.io import load_instance, write_atomically
+    from optimizer.solve import SolveOptions
+
+    problem = load_instance(instance)
+    if output is not None:
+        _check_writable(output)
+    options = SolveOptions(solver, time_limit, threads, seed)
+    result = _solve_with_progress(problem, options)
+    if output is not None:
+        write_atomically(output, result.to_json())
+    if as_json:
+        click.echo(result.to_json(), nl=False)
+    else:
+        from cli.render import render_result
+
+        render_result(problem, result)
+    raise SystemExit(_exit_code(result))
+
+
+def _exit_code(result: ResultDocument) -> int:
+    if result.plan is not None:
+        return EXIT_SOLVED
+    return EXIT_INFEASIBLE if result.termination == "infeasible" else EXIT_NO_PLAN
+
+
+def _check_writable(path: str) -> None:
+    """Refuse an output that cannot be written before hours are spent on it."""
+    from instances.errors import InputError
+
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise InputError(path, "", f"folder {str(folder)!r} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InputError(path, "", f"folder {str(folder)!r} cannot be written; choose another")
+
+
+def _solve_with_progress(problem: Instance, options: Any) -> ResultDocument:
+    """Solve; on a terminal, a line on standard error shows the best plan so far."""
+    from optimizer.solve import solve as solve_instance
+
+    if not sys.stderr.isatty():
+        return solve_instance(problem, options)
+    from rich.console import Console
+
+    from cli.render import progress_text
+
+    console = Console(stderr=True)
+    with console.status(f"solving {problem.name}") as status:
+        return solve_instance(
+            problem, options, on_incumbent=lambda best: status.update(progress_text(problem, best))
+        )
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("instance")
+@click.argument("plan")
+@click.option("--json", "as_json", is_flag=True, help="Print the verification as JSON.")
+def verify(instance: str, plan: str, as_json: bool) -> None:
+    """Judge the plan in PLAN (a result or a hand-written plan) for INSTANCE, exactly.
+
+    Lists every rule it breaks and by how much, and every claim of a result that does not hold.
+    """
+    from cli.render import render_verification, verification_json
+    from instances.io import load_instance, parse_json, read_text
+    from optimizer.verify import verify as verify_plan
+
+    problem = load_instance(instance)
+    text, source = read_text(plan)
+    verification = verify_plan(problem, parse_json(text, source), source)
+    if as_json:
+        click.echo(verification_json(problem, verification), nl=False)
+    else:
+        render_verification(problem, verification)
+    raise SystemExit(EXIT_SOLVED if verification.holds else EXIT_MISMATCH)
+
+
+@cli.command()
+@click.argument("kind", type=click.Choice(["instance", "result", "plan"]), default="instance")
+def schema(kind: str) -> None:
+    """Print the JSON Schema of instance (the default), result or plan documents."""
+    import json
+
+    from pydantic import BaseModel
+
+    from instances.instance import Instance
+    from optimizer.result import PlanDocument, ResultDocument
+
+    kinds: dict[str, type[BaseModel]] = {
+        "instance": Instance,
+        "result": ResultDocument,
+        "plan": PlanDocument,
+    }
+    click.echo(json.dumps(kinds[kind].model_json_schema(), indent=2, ensure_ascii=False))
+
+
+@cli.command()
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+def catalog(kind: str | None, name: str | None) -> None:
+    """List the catalog's kinds, the entries of a KIND, or one entry NAME with its sources."""
+    import json
+
+    from instances.catalog_store import catalog_entry, catalog_kinds, catalog_names
+    from instances.errors import InputError
+
+    if kind is None:
+        for known in catalog_kinds():
+            click.echo(f"{known}: {', '.join(catalog_names(known))}")
+        return
+    try:
+        if name is None:
+            for entry in catalog_names(kind):
+                click.echo(entry)
+        else:
+            shown = catalog_entry(kind, name)
+            click.echo(json.dumps(shown, indent=2, ensure_ascii=False, default=str))
+    except (KeyError, ValueError) as error:
+        raise InputError("catalog", "", str(error)) from None
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--best", is_flag=True, help="Print the best-known plan, its value and bound.")
+def examples(name: str | None, best: bool) -> None:
+    """List the bundled examples, or print one as JSON."""
+    import json
+
+    from instances.io import example_names, example_text
+
+    if name is not None:
+        click.echo(example_text(name, ".best.json" if best else ".json"), nl=False)
+        return
+    for known in example_names():
+        click.echo(f"{known}: {json.loads(example_text(known)).get('description', '')}")
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; every error is one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        cli.main(arguments, prog_name="supernode", standalone_mode=False)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        return _fail(error.format_message(), EXIT_BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted before any plan was found", EXIT_NO_PLAN)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_SOLVED
+    except Exception as error:
+        code = _known_error_code(error)
+        if code is None:
+            raise
+        return _fail(str(error), code)
+    return EXIT_SOLVED
+
+
+def _known_error_code(error: Exception) -> int | None:
+    """Return the exit code of an error the planner can explain; None for a bug."""
+    from optimizer.errors import BackendUnavailable, InputError, MismatchError, TooLargeError
+
+    if isinstance(error, InputError | BackendUnavailable):
+        return EXIT_BAD_INPUT
+    if isinstance(error, TooLargeError):
+        return EXIT_NO_PLAN
+    return EXIT_MISMATCH if isinstance(error, MismatchError) else None
+
+
+def main() -> None:
+    """Entry point of the `supernode` command."""
+    code = run()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    raise SystemExit(code)

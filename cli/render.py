@@ -1,0 +1,232 @@
+"""Readable reports of results and verifications."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from instances.quantity import human_bytes, human_seconds
+from optimizer.explain import candidate_label
+from optimizer.operators import kv_bytes_per_token
+from optimizer.result import (
+    CandidateDocument,
+    EvaluationDocument,
+    ObjectiveDocument,
+    ResultDocument,
+)
+
+if TYPE_CHECKING:
+    from instances.instance import Instance
+    from optimizer.incumbent import Incumbent
+    from optimizer.verify import Verification
+
+#: Sessions and cards shown before a report says "and n more".
+MAX_ROWS = 24
+
+#: Width of a report that does not go to a terminal.
+PIPE_WIDTH = 118
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return a value with four significant digits and its unit; seconds in a handy unit."""
+    if value is None:
+        return "—"
+    if unit == "s":
+        return human_seconds(Fraction(value))
+    if unit == "cards":
+        return f"{value:g} cards"
+    return f"{value:.4g} {unit.replace('*', '·')}".strip()
+
+
+def label(candidate: CandidateDocument) -> str:
+    """Return a candidate's name: "TP8 (ring)", "TP16 over 2 servers (measured)"."""
+    return candidate_label(candidate.parallel.tp, candidate.num_servers, candidate.collective)
+
+
+def progress_text(problem: Instance, best: Incumbent) -> str:
+    """Return the line shown while solving."""
+    name = problem.objective.minimise[0]
+    if best.plan is None or best.values is None:
+        return f"solving {problem.name}"
+    plan = best.plan.sentence(problem.fleet.num_cards)
+    return escape(f"solving {problem.name}: {name} {float(best.values[0]):.4g}, {plan}")
+
+
+def render_result(problem: Instance, result: ResultDocument) -> None:
+    """Print a result: the plan, its proof, candidates, sessions, cards and thresholds."""
+    console = _console()
+    console.print(f"[bold]{escape(problem.name)}[/bold]: {_headline(result)}")
+    if result.plan is not None:
+        console.print(f"plan       [bold]{escape(result.plan.sentence)}[/bold]")
+        for objective in (result.objective, *result.then):
+            console.print(f"objective  {_objective_line(objective)}")
+    if result.reason:
+        console.print(f"reason     {escape(result.reason)}")
+    console.print(f"proof      {escape(_proof_line(result))}")
+    _print_candidates(console, result)
+    if result.evaluation is not None:
+        _print_sessions(console, problem, result.evaluation)
+        _print_cards(console, result.evaluation)
+    if result.thresholds:
+        console.print("\n[bold]What would admit a rejected candidate[/bold]")
+        for threshold in result.thresholds:
+            console.print(f"  {escape(threshold.message)}")
+
+
+def _headline(result: ResultDocument) -> str:
+    words = {
+        "optimal": "[green]optimal[/green], verified",
+        "feasible": "[yellow]feasible[/yellow], verified, not proven optimal",
+        "infeasible": "[red]infeasible[/red], proven",
+        "no_solution_found": "[red]no plan found[/red]",
+    }
+    limits = {
+        "time": "time limit reached",
+        "interrupted": "interrupted",
+        "size": "too large for the solvers asked",
+        "second_opinion": "a solver claims the optimum, but no second opinion was had in time",
+    }
+    text = words[result.termination] + f" in {result.seconds:.2f} s"
+    return text + (f" ({limits[result.limit]})" if result.limit else "")
+
+
+def _objective_line(objective: ObjectiveDocument) -> str:
+    text = f"{objective.name} = {number(objective.verified, objective.unit)}"
+    if objective.bound is None:
+        return f"{text}, no bound"
+    gap = "unknown" if objective.gap is None else f"{objective.gap:.4%}" if objective.gap else "0"
+    return f"{text}, bound {number(objective.bound, objective.unit)}, gap {gap}"
+
+
+def _proof_line(result: ResultDocument) -> str:
+    certificate, opinion = result.certificate, result.certificate.second_opinion
+    solver = certificate.solver_version or "no solver was needed"
+    if result.termination not in ("optimal", "infeasible"):
+        return f"{solver}; none"
+    return f"{solver}; second opinion: {opinion.method} ({opinion.detail})"
+
+
+def _print_candidates(console: Console, result: ResultDocument) -> None:
+    runnable = [c for c in result.candidates if c.instances is not None]
+    pools = {c.pool for c in result.candidates}
+    if runnable:
+        title = "Candidates, each deployed alone"
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        columns = ["candidate", "instances", "GB/card", "session", "all done", "on time"]
+        for name in columns:
+            table.add_column(name, justify="left" if name == "candidate" else "right", no_wrap=True)
+        unit = result.objective.unit.replace("*", "·")
+        table.add_column(unit, justify="right", no_wrap=True)
+        table.add_column("verdict")
+        for c in runnable:
+            table.add_row(*_candidate_row(c, len(pools) > 1))
+        console.print()
+        console.print(table)
+    left_out = [c for c in result.candidates if c.instances is None]
+    unmeasured = sum(c.rule == "no_measurement" for c in left_out)
+    left_out = [c for c in left_out if c.rule != "no_measurement"]
+    if left_out:
+        console.print("\n[bold]Not usable[/bold]")
+        for c in left_out[:MAX_ROWS]:
+            where = f" in {c.pool}" if len(pools) > 1 else ""
+            console.print(f"  {escape(label(c) + where)}: {escape(c.reason)}")
+        if len(left_out) > MAX_ROWS:
+            console.print(f"  and {len(left_out) - MAX_ROWS} more (--json lists all)")
+    if unmeasured:
+        console.print(f"  {unmeasured} more with a measured AllReduce that nobody has measured")
+
+
+def _candidate_row(c: CandidateDocument, with_pool: bool) -> list[str]:
+    sessions = sorted(set(c.session_s or ()))
+    span = " – ".join(number(s, "s") for s in {*sessions[:1], *sessions[-1:]})
+    verdict = "[bold]chosen[/bold]" if c.verdict == "chosen" else escape(c.reason)
+    return [
+        escape(label(c) + (f" in {c.pool}" if with_pool else "")),
+        str(c.instances),
+        "—" if c.card_bytes is None else f"{c.card_bytes / 1e9:.2f}",
+        span,
+        number(c.makespan_s, "s"),
+        str(c.num_on_time),
+        number(c.value),
+        verdict,
+    ]
+
+
+def _print_sessions(console: Console, problem: Instance, evaluation: EvaluationDocument) -> None:
+    console.print(
+        f"\n[bold]Sessions[/bold]: {evaluation.num_on_time} of {len(evaluation.sessions)} on time; "
+        f"KV per token {kv_bytes_per_token(problem.model):,} B"
+    )
+    for s in evaluation.sessions[:MAX_ROWS]:
+        deadline = "" if s.deadline_s is None else f", deadline {number(s.deadline_s, 's')}"
+        late = "" if s.on_time else " [red]late[/red]"
+        again = f", restarted {s.restarts}×" if s.restarts else ""
+        where = "no instance" if s.instance is None else f"instance {s.instance}"
+        console.print(
+            f"  {escape(s.session)}: {where}, ends {number(s.finish_s, 's')}{deadline}{again}{late}"
+        )
+    if len(evaluation.sessions) > MAX_ROWS:
+        console.print(f"  and {len(evaluation.sessions) - MAX_ROWS} more (--json lists all)")
+
+
+def _print_cards(console: Console, evaluation: EvaluationDocument) -> None:
+    console.print("\n[bold]Cards[/bold]")
+    lines: dict[str, list[str]] = {}
+    for c in evaluation.cards:
+        text = (
+            f"{human_bytes(c.total_bytes)} of {human_bytes(c.capacity_bytes)} "
+            f"(weights {human_bytes(c.weights_bytes)}, KV {human_bytes(c.kv_bytes)}, "
+            f"workspace {human_bytes(c.workspace_bytes)})"
+        )
+        lines.setdefault(text, []).append(f"{c.pool}/{c.server}/{c.card}")
+    for text, cards in list(lines.items())[:MAX_ROWS]:
+        shown = ", ".join(cards[:8]) + (f" and {len(cards) - 8} more" if len(cards) > 8 else "")
+        console.print(f"  {escape(shown)}: {escape(text)}")
+    if len(lines) > MAX_ROWS:
+        console.print(f"  and {len(lines) - MAX_ROWS} more loads (--json lists all)")
+
+
+def render_verification(problem: Instance, verification: Verification) -> None:
+    """Print a verification: the plan's exact values, violations and false claims."""
+    from optimizer.evaluation import OBJECTIVE_UNITS
+    from optimizer.plan_document import evaluation_document
+
+    console, evaluation = _console(), verification.evaluation
+    verdict = "[green]holds[/green]" if verification.holds else "[red]does not hold[/red]"
+    console.print(f"[bold]{escape(problem.name)}[/bold]: the plan {verdict}")
+    console.print(f"plan       {escape(verification.plan.sentence(problem.fleet.num_cards))}")
+    for name, value in verification.values.items():
+        shown = number(None if value is None else float(value), OBJECTIVE_UNITS[name])
+        console.print(f"objective  {name} = {shown}" + (f" = {value}" if value is not None else ""))
+    document = evaluation_document(problem, evaluation)
+    _print_sessions(console, problem, document)
+    _print_cards(console, document)
+    if evaluation.violations:
+        console.print(f"\n[bold]{len(evaluation.violations)} violation(s)[/bold]")
+        for v in evaluation.violations:
+            console.print(f"  {escape(v.rule)} at {escape(v.where)}: {escape(v.message)}")
+    for line in verification.mismatches:
+        console.print(f"[red]claim[/red]  {escape(line)}")
+
+
+def verification_json(problem: Instance, verification: Verification) -> str:
+    """Return a verification as JSON."""
+    from optimizer.plan_document import as_text, evaluation_document
+
+    document = {
+        "holds": verification.holds,
+        "objectives": {name: as_text(value) for name, value in verification.values.items()},
+        "mismatches": list(verification.mismatches),
+        "evaluation": evaluation_document(problem, verification.evaluation).model_dump(mode="json"),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""How solvers see the decisions; found by the planner through entry points."""

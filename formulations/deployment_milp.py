@@ -1,0 +1,305 @@
+"""The deployment decision for MILP: patterns, counted, and blocks of cards on servers.
+
+Sets and names are those of formulations/README.md. All coefficients are small whole numbers, so
+that a solver's tolerances cannot let a row be broken: largest measures are limited by leaving
+patterns out, sums by rows of 16-bit digits with carries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pulp
+
+from formulations.patterns import Pattern
+from formulations.staging import Limits
+from optimizer.protocols import Measure, SelectedInstance, Selection
+from optimizer.tables import Kind, ProblemTables
+
+#: Digits of exact sums: small enough for rows to hold far inside a solver's tolerance.
+DIGIT = 2**16
+
+
+class DeploymentModel:
+    """One MILP over the patterns that the limits leave."""
+
+    def __init__(self, tables: ProblemTables, patterns: Sequence[Pattern], limits: Limits) -> None:
+        self.tables, self.limits = tables, limits
+        largest = {m: v for m, v in limits.at_most.items() if m.is_largest}
+        self.patterns = [
+            p for p in patterns if all(p.score.measures[m] <= v for m, v in largest.items())
+        ]
+        self.problem = pulp.LpProblem("deployment", pulp.LpMinimize)
+        self.times_used: list[Any] = []
+        self.is_layout: list[Any] = []
+        self.num_instances: dict[int, Any] = {}
+        self.num_of_kind: dict[int, Any] = {}
+        self.blocks: dict[tuple[int, int], Any] = {}
+
+
+def define_deployment_variables(m: DeploymentModel) -> None:
+    """times_used[p], is_layout[u], num_instances[n], blocks[k,s]."""
+    tables = m.tables
+    for p, pattern in enumerate(m.patterns):
+        most = _most_uses(tables, pattern)
+        m.times_used.append(pulp.LpVariable(f"times_used_{p}", 0, most, pulp.LpInteger))
+    if tables.layouts is not None:
+        m.is_layout = [
+            pulp.LpVariable(f"is_layout_{u}", cat=pulp.LpBinary) for u in range(len(tables.layouts))
+        ]
+    elif tables.is_round_robin:
+        m.num_instances = {
+            n: pulp.LpVariable(f"num_instances_{n}", cat=pulp.LpBinary)
+            for n in range(1, tables.max_instances + 1)
+        }
+    m.num_of_kind = defaultdict(pulp.LpAffineExpression)
+    for pattern, times in zip(m.patterns, m.times_used, strict=True):
+        if pattern.kind is not None:
+            m.num_of_kind[pattern.kind] += times
+    if tables.layouts is None:
+        for k in m.num_of_kind:
+            kind = tables.kinds[k]
+            for s in range(tables.pools[kind.candidate.pool_index].num_servers):
+                most = _most_blocks(tables, kind, s)
+                m.blocks[k, s] = pulp.LpVariable(f"blocks_{k}_{s}", 0, most, pulp.LpInteger)
+
+
+def _most_uses(tables: ProblemTables, pattern: Pattern) -> int:
+    """Upper bound on how often a pattern can be used."""
+    if pattern.place is not None or pattern.layout is not None:
+        return 1
+    kind = tables.kinds[pattern.kind or 0]
+    if tables.layouts is not None:
+        most = max(sum(k == kind.index for k, _ in u.instances) for u in tables.layouts)
+    else:
+        most = tables.max_count(kind)
+    for number, cohort in zip(pattern.counts, tables.cohorts, strict=True):
+        if number:
+            most = min(most, cohort.num_sessions // number)
+    return most
+
+
+def _most_blocks(tables: ProblemTables, kind: Kind, server: int) -> int:
+    candidate = kind.candidate
+    per_server = tables.pools[candidate.pool_index].server.num_cards // candidate.cards_per_server
+    return min(per_server, tables.max_count(kind))
+
+
+def define_deployment_constraints(m: DeploymentModel) -> None:
+    """One function per family, in the order of the README; memory is kept by the patterns."""
+    define_kind_of_slot(m)
+    define_assignment(m)
+    define_dispatch(m)
+    if m.tables.layouts is None:
+        define_placement(m)
+
+
+def define_kind_of_slot(m: DeploymentModel) -> None:
+    """Under a layout, as many patterns of each kind as the layout has instances of it."""
+    tables = m.tables
+    if tables.layouts is None:
+        return
+    m.problem += (pulp.lpSum(m.is_layout) == 1, "one_layout")
+    if tables.is_round_robin:
+        for u, literal in enumerate(m.is_layout):
+            uses = [x for p, x in zip(m.patterns, m.times_used, strict=True) if p.layout == u]
+            m.problem += (pulp.lpSum(uses) == literal, f"layout_{u}")
+        return
+    for kind in tables.kinds:
+        have = pulp.lpSum(
+            sum(k == kind.index for k, _ in layout.instances) * literal
+            for layout, literal in zip(tables.layouts, m.is_layout, strict=True)
+        )
+        m.problem += (m.num_of_kind[kind.index] == have, f"kind_{kind.index}")
+
+
+def define_assignment(m: DeploymentModel) -> None:
+    """Every session is served once."""
+    if m.tables.is_round_robin:
+        return  # dispatch fixes who serves whom
+    for c, cohort in enumerate(m.tables.cohorts):
+        served = pulp.lpSum(
+            p.counts[c] * x for p, x in zip(m.patterns, m.times_used, strict=True) if p.counts[c]
+        )
+        m.problem += (served == cohort.num_sessions, f"served_{c}")
+
+
+def define_dispatch(m: DeploymentModel) -> None:
+    """Round robin in a mixed search: with n instances, each of the n positions has one pattern."""
+    if not m.num_instances:
+        return
+    m.problem += (pulp.lpSum(m.num_instances.values()) == 1, "one_number")
+    at: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    for pattern, times in zip(m.patterns, m.times_used, strict=True):
+        if pattern.place is not None:
+            at[pattern.place].append(times)
+    for n, literal in m.num_instances.items():
+        for position in range(n):
+            m.problem += (pulp.lpSum(at[n, position]) == literal, f"position_{n}_{position}")
+
+
+def define_placement(m: DeploymentModel) -> None:
+    """Blocks of every kind on servers; at most one of each instance on a server; cards suffice."""
+    tables = m.tables
+    for k, count in m.num_of_kind.items():
+        kind = tables.kinds[k]
+        servers = range(tables.pools[kind.candidate.pool_index].num_servers)
+        blocks = pulp.lpSum(m.blocks[k, s] for s in servers)
+        m.problem += (blocks == kind.candidate.num_servers * count, f"blocks_of_{k}")
+        for s in servers:
+            if tables.faults_on(kind, s):
+                m.problem += (m.blocks[k, s] == count, f"failing_{k}_{s}")
+            elif kind.candidate.num_servers > 1:
+                m.problem += (m.blocks[k, s] <= count, f"distinct_{k}_{s}")
+    for p, pool in enumerate(tables.pools):
+        mine = [k for k in m.num_of_kind if tables.kinds[k].candidate.pool_index == p]
+        for s in range(pool.num_servers):
+            clean = pulp.lpSum(
+                (tables.kinds[k].candidate.cards_per_server - tables.faults_on(tables.kinds[k], s))
+                * m.blocks[k, s]
+                for k in mine
+            )
+            have = pool.server.num_cards - tables.faulted_in(p, s)
+            m.problem += (clean <= have, f"cards_{p}_{s}")
+    for f in range(len(tables.faulted_cards)):
+        owners = [n for k, n in m.num_of_kind.items() if f in tables.kinds[k].faulted]
+        m.problem += (pulp.lpSum(owners) <= 1, f"failing_card_{f}")
+
+
+def measure_unit(patterns: Sequence[Pattern], measure: Measure) -> Fraction:
+    """Return the largest unit in which every pattern's measure is whole."""
+    values = [p.score.measures[measure] for p in patterns]
+    return Fraction(
+        math.gcd(*(v.numerator for v in values)) or 1, math.lcm(*(v.denominator for v in values))
+    )
+
+
+def define_limits(m: DeploymentModel) -> None:
+    """Enough sessions on time, and sums at most their limits, exactly."""
+    if m.limits.min_on_time:
+        on_time = pulp.lpSum(
+            p.score.num_on_time * x for p, x in zip(m.patterns, m.times_used, strict=True)
+        )
+        m.problem += (on_time >= m.limits.min_on_time, "on_time")
+    for measure, limit in m.limits.at_most.items():
+        if not measure.is_largest and m.patterns:
+            _limit_sum(m, measure, limit)
+
+
+def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
+    """Sum of a measure <= limit, digit by digit from the lowest: total = sum of digit_d · 2^(16d).
+
+    Row d collects its digits and the carry from below; the top row has no remainder. The compare
+    walks from the top: `tie` is 1 while all higher digits equal the limit's.
+    """
+    unit = measure_unit(m.patterns, measure)
+    weights = [int(p.score.measures[measure] / unit) for p in m.patterns]
+    most = math.floor(limit / unit)
+    num_digits = max(1, math.ceil(max(*weights, most, 1).bit_length() / 16))
+    name, problem, carry = measure.value, m.problem, pulp.LpAffineExpression()
+    digits: list[Any] = []
+    for d in range(num_digits):
+        row = carry + pulp.lpSum(
+            ((w >> (16 * d)) % DIGIT) * x for w, x in zip(weights, m.times_used, strict=True)
+        )
+        if d == num_digits - 1:
+            digits.append(row)
+            break
+        digit = pulp.LpVariable(f"digit_{name}_{d}", 0, DIGIT - 1, pulp.LpInteger)
+        over = pulp.LpVariable(f"carry_{name}_{d}", 0, None, pulp.LpInteger)
+        problem += (row == DIGIT * over + digit, f"digit_{name}_{d}")
+        digits.append(digit)
+        carry = 1 * over
+    tie: Any = 1
+    for d in reversed(range(num_digits)):
+        wanted = most >> (16 * d) if d == num_digits - 1 else (most >> (16 * d)) % DIGIT
+        if d == 0:
+            problem += (digits[d] <= wanted + (DIGIT - 1) * (1 - tie), f"limit_{name}_0")
+            break
+        still = pulp.LpVariable(f"tie_{name}_{d}", cat=pulp.LpBinary)
+        problem += (still <= tie, f"tie_{name}_{d}")
+        # tied so far: the digit is below the limit's unless it stays tied
+        problem += (
+            digits[d] <= wanted - 1 + still + DIGIT * (1 - tie),
+            f"limit_{name}_{d}",
+        )
+        tie = still
+
+
+def define_objective(m: DeploymentModel, measure: Measure | None, coarse: Fraction) -> None:
+    """Minimise the sum of a measure in multiples of `coarse`, rounded down; None: any plan."""
+    terms = (
+        math.floor(p.score.measures[measure] / coarse) * x if measure is not None else 0 * x
+        for p, x in zip(m.patterns, m.times_used, strict=True)
+    )
+    m.problem.setObjective(pulp.lpSum(terms))
+
+
+def extract(m: DeploymentModel) -> Selection:
+    """Read a selection from the rounded values."""
+    used = [(p, round(x.value() or 0)) for p, x in zip(m.patterns, m.times_used, strict=True)]
+    chosen = [pattern for pattern, times in used for _ in range(times)]
+    tables = m.tables
+    if tables.layouts is not None:
+        layout = next(u for u, x in enumerate(m.is_layout) if round(x.value() or 0))
+        return Selection(tuple(_fill_layout(tables, layout, chosen)), layout)
+    servers = {k: _servers_of(m, k) for k in {p.kind for p in chosen if p.kind is not None}}
+    chosen.sort(key=lambda p: p.place or (0, 0))
+    return Selection(
+        tuple(
+            SelectedInstance(p.kind, servers[p.kind].pop(0), p.queue)
+            for p in chosen
+            if p.kind is not None
+        )
+    )
+
+
+def _fill_layout(
+    tables: ProblemTables, layout: int, chosen: list[Pattern]
+) -> list[SelectedInstance]:
+    """Give the layout's serving instances their queues."""
+    blocks = (tables.layouts or ())[layout].instances
+    if tables.is_round_robin:
+        queues = [tables.dispatch_order[i :: len(blocks)] for i in range(len(blocks))]
+    else:
+        waiting: dict[int | None, list[tuple[int, ...]]] = defaultdict(list)
+        for pattern in chosen:
+            waiting[pattern.kind].append(pattern.queue)
+        queues = [waiting[k].pop(0) for k, _ in blocks]
+    return [SelectedInstance(k, None, queue) for (k, _), queue in zip(blocks, queues, strict=True)]
+
+
+def _servers_of(m: DeploymentModel, k: int) -> list[tuple[int, ...]]:
+    """Put a kind's blocks together: each instance takes the servers with most blocks left.
+
+    No server holds more blocks than there are instances, so this never gets stuck (Gale-Ryser).
+    """
+    candidate = m.tables.kinds[k].candidate
+    left = {s: round(x.value() or 0) for (kind, s), x in m.blocks.items() if kind == k}
+    groups: list[tuple[int, ...]] = []
+    while any(left.values()):
+        most = sorted(left, key=lambda s: (-left[s], s))[: candidate.num_servers]
+        for s in most:
+            left[s] -= 1
+        groups.append(tuple(sorted(most)))
+    return groups
+
+
+def build_model(
+    tables: ProblemTables,
+    patterns: Sequence[Pattern],
+    limits: Limits,
+    measure: Measure | None,
+    coarse: Fraction,
+) -> DeploymentModel:
+    """Build variables, constraints, limits and the objective."""
+    m = DeploymentModel(tables, patterns, limits)
+    define_deployment_variables(m)
+    define_deployment_constraints(m)
+    define_limits(m)
+    define_objective(m, measure, coarse)
+    return m

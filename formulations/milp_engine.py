@@ -1,0 +1,270 @@
+"""Runs the MILP statement of the deployment decision on HiGHS or CBC, through PuLP."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import pulp
+
+from formulations.deployment_milp import DeploymentModel, build_model, extract, measure_unit
+from formulations.patterns import Pattern, build_patterns
+from formulations.scoring import QueueScore, score_selection
+from formulations.staging import EngineResult, Limits, solve_terms
+from formulations.status import highs_termination, pulp_termination
+from optimizer.errors import BackendUnavailable, MismatchError
+from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
+
+#: Sums are minimised first in units that keep their total below this.
+COARSE_TOTAL = 2**24
+
+#: Tolerance on rows and whole numbers, far below what digits of 16 bits could hide.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One solver run: how it ended, its selection, and a bound on its coarse objective."""
+
+    termination: Termination
+    selection: Selection | None = None
+    score: QueueScore | None = None
+    bound: int | None = None
+
+
+class _Highs:
+    """HiGHS through PuLP; gap 0, because only a proof counts."""
+
+    def __init__(self, request: SolveRequest) -> None:
+        self.request = request
+
+    def run(self, m: DeploymentModel, seconds: float) -> tuple[Termination, int | None]:
+        """Solve; returns the status and a proven bound of the objective."""
+        import highspy
+
+        stop: threading.Event = self.request.stop
+
+        def interrupt(kind: Any, _message: str, _out: Any, into: Any, _user: Any) -> None:
+            if stop.is_set():
+                into.user_interrupt = True
+
+        solver = pulp.HiGHS(
+            msg=False,
+            gapRel=0.0,
+            threads=self.request.threads,
+            timeLimit=seconds,
+            random_seed=self.request.seed,
+            mip_feasibility_tolerance=TOLERANCE,
+            primal_feasibility_tolerance=TOLERANCE,
+            callbackTuple=(interrupt, None),
+            callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
+        )
+        m.problem.solve(solver)
+        ended = highs_termination(m.problem)
+        info = m.problem.solverModel.getInfo()
+        bound = info.mip_dual_bound
+        known = ended is not Termination.INFEASIBLE and math.isfinite(bound)
+        return ended, math.ceil(bound - 1e-6) if known else None
+
+
+class _Cbc:
+    """CBC through PuLP: a bundled program, run on files in the temporary folder; gives no bound."""
+
+    def __init__(self, request: SolveRequest) -> None:
+        self.request = request
+
+    def run(self, m: DeploymentModel, seconds: float) -> tuple[Termination, int | None]:
+        """Solve; a bound is known only at an optimum."""
+        options = [
+            f"randomSeed {self.request.seed + 1}",
+            f"primalTolerance {TOLERANCE}",
+            f"integerTolerance {TOLERANCE}",
+        ]
+        solver = pulp.PULP_CBC_CMD(
+            msg=False,
+            gapRel=0.0,
+            threads=self.request.threads if self.request.threads > 1 else None,
+            timeLimit=max(seconds, 0.01),
+            options=options,
+        )
+        try:
+            m.problem.solve(solver)
+        except (pulp.PulpSolverError, OSError) as error:
+            raise BackendUnavailable(f"CBC did not run: {error}") from error
+        ended = pulp_termination(m.problem)
+        if ended is not Termination.OPTIMAL:
+            return ended, None
+        return ended, round(pulp.value(m.problem.objective) or 0)
+
+
+class MilpEngine:
+    """Minimises one measure: largest ones by bisection, sums by cutting off what was found."""
+
+    def __init__(self, request: SolveRequest, backend: _Highs | _Cbc) -> None:
+        self.request, self.backend = request, backend
+        self.tables = request.tables
+        self.patterns = build_patterns(request.tables)
+
+    def minimise(self, measure: Measure, limits: Limits) -> EngineResult:
+        """Return the least value of a measure within limits."""
+        if not self.patterns:
+            return EngineResult(Termination.INFEASIBLE)
+        if measure.is_largest:
+            return self._minimise_largest(measure, limits)
+        return self._minimise_sum(measure, limits)
+
+    def _run(
+        self, limits: Limits, measure: Measure | None = None, coarse: Fraction = Fraction(1)
+    ) -> _Run:
+        seconds = self.request.deadline - time.monotonic()
+        if seconds <= 0 or self.request.stop.is_set():
+            return _Run(Termination.NO_SOLUTION_FOUND)
+        m = build_model(self.tables, self.patterns, limits, measure, coarse)
+        if not m.patterns:
+            return _Run(Termination.INFEASIBLE)
+        ended, bound = self.backend.run(m, self.request.deadline - time.monotonic())
+        if ended not in (Termination.OPTIMAL, Termination.FEASIBLE):
+            return _Run(ended, bound=bound)
+        selection = extract(m)
+        score = score_selection(self.tables, selection)
+        _check(score, limits)
+        if self.request.on_selection is not None:
+            self.request.on_selection(selection)
+        return _Run(ended, selection, score, bound)
+
+    def _minimise_largest(self, measure: Measure, limits: Limits) -> EngineResult:
+        """Bisect the values that patterns can take; each question is a plain feasibility one."""
+        run = self._run(limits)
+        if run.selection is None or run.score is None:
+            return EngineResult(run.termination)
+        values = _levels(self.patterns, measure)
+        excluded, best = -1, run  # no plan stays at or below values[excluded]
+        reached = values.index(run.score.measures[measure])
+        while reached - excluded > 1:
+            middle = (excluded + reached) // 2
+            tried = self._run(limits.capped(measure, values[middle]))
+            if tried.score is not None:
+                best, reached = tried, values.index(tried.score.measures[measure])
+            elif tried.termination is Termination.INFEASIBLE:
+                excluded = middle
+            else:
+                break
+        assert best.score is not None
+        proven = reached - excluded == 1
+        return EngineResult(
+            Termination.OPTIMAL if proven else Termination.FEASIBLE,
+            values[reached],
+            values[excluded + 1],
+            best.selection,
+            best.score.num_on_time,
+        )
+
+    def _minimise_sum(self, measure: Measure, limits: Limits) -> EngineResult:
+        """Minimise in coarse units, then ask for anything strictly better until there is none."""
+        unit = measure_unit(self.patterns, measure)
+        most = max(p.score.measures[measure] for p in self.patterns) * self.tables.num_sessions
+        coarse = unit * max(1, math.ceil(most / unit / COARSE_TOTAL))
+        run = self._run(limits, measure, coarse)
+        if run.score is None:
+            bound = None if run.bound is None else coarse * run.bound
+            return EngineResult(run.termination, bound=bound)
+        bound = None if run.bound is None else coarse * run.bound
+        exact = coarse == unit and run.termination is Termination.OPTIMAL
+        value = run.score.measures[measure]
+        while not exact:
+            better = self._run(limits.capped(measure, value - unit), measure, coarse)
+            if better.score is not None:
+                run, value = better, better.score.measures[measure]
+            elif better.termination is Termination.INFEASIBLE:
+                exact = True
+            else:
+                break
+        assert run.score is not None
+        ended = Termination.OPTIMAL if exact else Termination.FEASIBLE
+        proven = value if exact else None if bound is None else min(bound, value)
+        return EngineResult(ended, value, proven, run.selection, run.score.num_on_time)
+
+
+def _levels(patterns: Sequence[Pattern], measure: Measure) -> list[Fraction]:
+    return sorted({Fraction(0), *(p.score.measures[measure] for p in patterns)})
+
+
+def _check(score: QueueScore, limits: Limits) -> None:
+    """Raise MismatchError if a solver's tolerances let a limit be broken."""
+    for measure, limit in limits.at_most.items():
+        if score.measures[measure] > limit:
+            raise MismatchError(f"the MILP broke its limit on {measure.value}")
+    if score.num_on_time < limits.min_on_time:
+        raise MismatchError("the MILP broke its limit on sessions on time")
+
+
+class _MilpDeployment:
+    """The deployment decision as a MILP; subclasses name the backend."""
+
+    name = ""
+    backend: type[_Highs] | type[_Cbc] = _Highs
+
+    def solve(self, request: SolveRequest) -> Outcome:
+        """Solve all terms in order; raises TooLargeError and BackendUnavailable."""
+        reason = self.unavailable()
+        if reason is not None:
+            raise BackendUnavailable(reason)
+        engine = MilpEngine(request, self.backend(request))
+        tables = request.tables
+        return solve_terms(
+            engine,
+            self.name,
+            request.terms,
+            tables.instance.min_on_time_sessions,
+            tables.num_sessions,
+        )
+
+    def unavailable(self) -> str | None:
+        """Return why the backend cannot run on this machine, or None."""
+        raise NotImplementedError
+
+
+class HighsDeployment(_MilpDeployment):
+    """The deployment decision on HiGHS."""
+
+    name = "highs"
+    backend = _Highs
+
+    def unavailable(self) -> str | None:
+        """Return why HiGHS cannot run here, or None."""
+        if pulp.HiGHS(msg=False).available():
+            return None
+        return "HiGHS is not installed; install highspy"
+
+    def version(self) -> str:
+        """Return the backend's name and version."""
+        from importlib.metadata import version
+
+        return f"highspy {version('highspy')}"
+
+
+class CbcDeployment(_MilpDeployment):
+    """The deployment decision on CBC, the program PuLP brings along."""
+
+    name = "cbc"
+    backend = _Cbc
+
+    def unavailable(self) -> str | None:
+        """Return why CBC cannot run here, or None."""
+        try:
+            if pulp.PULP_CBC_CMD(msg=False).available():
+                return None
+        except (pulp.PulpSolverError, OSError) as error:
+            return f"CBC cannot run: {error}"
+        return "PuLP's CBC program is missing or not for this processor; use highs or cp-sat"
+
+    def version(self) -> str:
+        """Return the backend's name and version."""
+        from importlib.metadata import version
+
+        return f"cbc of pulp {version('pulp')}"

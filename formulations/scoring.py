@@ -1,0 +1,58 @@
+"""Exact measures of a selection, from the tables alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from optimizer.protocols import Measure, Selection
+from optimizer.tables import Kind, ProblemTables
+
+ZERO = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueScore:
+    """What one serving instance contributes: every measure, and its sessions on time."""
+
+    measures: Mapping[Measure, Fraction]
+    num_on_time: int
+
+
+def score_queue(tables: ProblemTables, kind: Kind, queue: Sequence[int]) -> QueueScore:
+    """Run a queue of cohort indices on one serving instance of `kind`, each as early as it can."""
+    end, latency, completion, on_time = ZERO, ZERO, ZERO, 0
+    for index in queue:
+        cohort = tables.cohorts[index]
+        end = tables.finish_s(kind, end, index)
+        latency = max(latency, end - cohort.release_s)
+        completion += end
+        on_time += cohort.deadline_s is None or end <= cohort.deadline_s
+    return QueueScore(
+        {
+            Measure.END: end,
+            Measure.LATENCY: latency,
+            Measure.COMPLETION: completion,
+            Measure.CARD_SECONDS: kind.candidate.tp * end,
+            Measure.ENERGY: kind.candidate.power_w * end,
+            Measure.CARDS: Fraction(kind.candidate.tp),
+        },
+        on_time,
+    )
+
+
+def combine(scores: Sequence[QueueScore]) -> QueueScore:
+    """Add the sums and take the largest of the largest over serving instances."""
+    measures: dict[Measure, Fraction] = {}
+    for m in Measure:
+        values = [s.measures[m] for s in scores]
+        measures[m] = max(values, default=ZERO) if m.is_largest else sum(values, ZERO)
+    return QueueScore(measures, sum(s.num_on_time for s in scores))
+
+
+def score_selection(tables: ProblemTables, selection: Selection) -> QueueScore:
+    """Return the exact measures of a whole selection."""
+    return combine(
+        [score_queue(tables, tables.kinds[i.kind], i.queue) for i in selection.instances]
+    )

@@ -1,0 +1,191 @@
+"""Problem instances from JSON and back: exact numbers, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from instances.errors import InputError
+from instances.instance import Instance
+
+#: An instance file larger than this is a mistake.
+MAX_FILE_BYTES = 64 * 2**20
+MAX_LITERAL_CHARS = 60
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number JSON knows; write a finite number")
+
+
+def _exact_int(text: str) -> int:
+    if len(text) > MAX_LITERAL_CHARS:
+        raise ValueError(f"a number of {len(text)} digits is too long; use at most 60")
+    return int(text)
+
+
+def _exact_decimal(text: str) -> Decimal:
+    if len(text) > MAX_LITERAL_CHARS:
+        raise ValueError(f"a number of {len(text)} characters is too long; use at most 60")
+    return Decimal(text)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"field {twice!r} appears twice in one object; keep one")
+    return fields
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Parse JSON exactly: decimals stay decimals, repeated keys and NaN are refused.
+
+    Raises InputError with the line and column of what is not JSON.
+    """
+    try:
+        return json.loads(
+            text,
+            parse_float=_exact_decimal,
+            parse_int=_exact_int,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique_keys,
+        )
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise InputError(source, "", f"not JSON at {place}: {error.msg}") from None
+    except RecursionError:
+        raise InputError(source, "", "JSON nested too deeply; an instance needs 8 levels") from None
+    except ValueError as error:
+        raise InputError(source, "", f"bad JSON: {error}") from None
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """Return a pydantic error location as it would be typed: "fleet.pools[0].name"."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def _first_error(error: ValidationError) -> ErrorDetails:
+    details = error.errors(include_url=False)
+    return min(details, key=lambda d: (d["type"] == "missing", len(d["loc"])))
+
+
+_FIXES = {
+    "missing": "this field is required; add it",
+    "extra_forbidden": "no such field; remove it or correct its name",
+}
+
+
+def validate(kind: type[ModelT], data: object, source: str) -> ModelT:
+    """Return `data` as a `kind`; raises InputError naming the first offending field."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        first = _first_error(error)
+        rule = _FIXES.get(first["type"], first["msg"].removeprefix("Value error, "))
+        shown = None if isinstance(first["input"], dict | list) else first["input"]
+        if first["type"] == "missing":
+            shown = None
+        more = error.error_count() - 1
+        if more:
+            rule += f" (and {more} more)"
+        path = field_path(first["loc"]) or kind.__name__.lower()
+        raise InputError(source, path, rule, shown) from None
+    except RecursionError:
+        raise InputError(source, "", "nested too deeply") from None
+
+
+def parse_instance(data: Mapping[str, Any], source: str = "instance") -> Instance:
+    """Return the problem instance a mapping describes; raises InputError."""
+    if not isinstance(data, Mapping):
+        raise InputError(source, "", f"an instance is a JSON object, not a {type(data).__name__}")
+    return validate(Instance, dict(data), source)
+
+
+def read_text(path: str | Path) -> tuple[str, str]:
+    """Return (text, source name) of a file or, for "-", of standard input; raises InputError."""
+    if str(path) == "-":
+        return sys.stdin.read(MAX_FILE_BYTES), "<stdin>"
+    try:
+        if os.path.getsize(path) > MAX_FILE_BYTES:
+            raise InputError(str(path), "", f"larger than {MAX_FILE_BYTES} bytes; not an instance")
+        return Path(path).read_text(encoding="utf-8-sig"), str(path)
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise InputError(str(path), "", f"{reason}; give a readable file") from None
+    except (UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(str(path), "", "not UTF-8 text; save it as UTF-8 JSON") from None
+
+
+def example_names() -> tuple[str, ...]:
+    """Return the names of the bundled example instances, sorted."""
+    folder = resources.files("instances") / "examples"
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(
+        sorted(n[:-5] for n in names if n.endswith(".json") and not n.endswith(".best.json"))
+    )
+
+
+def example_text(name: str, suffix: str = ".json") -> str:
+    """Return the text of a bundled example (".json") or its best-known plan (".best.json").
+
+    Raises InputError for an unknown name.
+    """
+    if name not in example_names():
+        known = ", ".join(example_names())
+        raise InputError(name, "", f"no bundled example has this name; there are: {known}")
+    return (resources.files("instances") / "examples" / f"{name}{suffix}").read_text("utf-8")
+
+
+def load_instance(path: str | Path) -> Instance:
+    """Load a problem instance from a path, "-" (standard input) or a bundled example's name.
+
+    A file of that name wins over the example. Raises InputError.
+    """
+    if str(path) != "-" and not os.path.exists(path) and str(path) in example_names():
+        text, source = example_text(str(path)), str(path)
+    else:
+        text, source = read_text(path)
+    return parse_instance(parse_json(text, source), source)
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write a file so that it appears whole or not at all; raises InputError."""
+    target = Path(path)
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        reason = (error.strerror or "cannot be written").lower()
+        raise InputError(str(path), "", f"{reason}; nothing was written") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,65 @@
+"""What must be served: cohorts of identical decode sessions."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from pydantic import Field, model_validator
+
+from instances.hardware import Name
+from instances.model import Frozen
+from instances.quantity import PositiveSeconds, Seconds, Share
+
+
+class Cohort(Frozen):
+    """`num_sessions` identical sessions.
+
+    Each holds the KV of `context_tokens` and generates `new_tokens` more. `release_s` and
+    `deadline_s` are measured from the start of the plan (time 0), not from each other.
+    """
+
+    name: Name
+    num_sessions: int = Field(ge=1, le=100_000)
+    context_tokens: int = Field(ge=0, le=1_000_000_000)
+    new_tokens: int = Field(ge=1, le=1_000_000)
+    release_s: Seconds = Fraction(0)
+    deadline_s: PositiveSeconds | None = None
+
+    @model_validator(mode="after")
+    def _deadline_after_release(self) -> Cohort:
+        if self.deadline_s is not None and self.deadline_s <= self.release_s:
+            raise ValueError("deadline_s must be later than release_s (both count from time 0)")
+        return self
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens whose KV a session holds when it ends."""
+        return self.context_tokens + self.new_tokens
+
+
+class Workload(Frozen):
+    """All cohorts and the share of their sessions that must end by their deadline."""
+
+    cohorts: tuple[Cohort, ...] = Field(min_length=1, max_length=256, strict=False)
+    min_on_time_fraction: Share = Fraction(1)
+
+    @model_validator(mode="after")
+    def _valid(self) -> Workload:
+        names = [cohort.name for cohort in self.cohorts]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"cohort name {name!r} appears {names.count(name)} times")
+        if self.min_on_time_fraction > 1:
+            raise ValueError("min_on_time_fraction cannot exceed 1 (100%)")
+        return self
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions of all cohorts."""
+        return sum(cohort.num_sessions for cohort in self.cohorts)
+
+    @property
+    def min_on_time_sessions(self) -> int:
+        """Fewest sessions that may end on time, the fraction rounded up to whole sessions."""
+        return math.ceil(self.min_on_time_fraction * self.num_sessions)

@@ -1,0 +1,225 @@
+"""Why every candidate is or is not the plan, and what would admit it.
+
+Each candidate is deployed alone, as many equal serving instances as fit, and judged by the exact
+evaluator. Such plans are also the first incumbents of a solve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from instances.quantity import human_bytes, human_seconds
+from optimizer.decode import plan_of
+from optimizer.evaluate import evaluate
+from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
+from optimizer.parallel import ParallelConfig
+from optimizer.plan import CardId, Plan
+from optimizer.protocols import SelectedInstance, Selection
+from optimizer.tables import Candidate, Kind, Layout, ProblemTables, Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReport:
+    """A candidate deployed alone: its plan and what the evaluator says of it."""
+
+    candidate: Candidate
+    plan: Plan
+    evaluation: Evaluation
+
+    @property
+    def short_bytes(self) -> int:
+        """Bytes by which the fullest card overflows; 0 when all fit."""
+        shortages = [v.amount for v in self.evaluation.violations if v.rule == "memory"]
+        return int(max(shortages, default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """An input whose `change` admits a rejected candidate; `value` is the new input, if one."""
+
+    input: str
+    rejection: Rejection
+    change: Fraction | int
+    value: Fraction | int | None
+    unit: str
+    message: str
+
+
+def _blocks(tables: ProblemTables, candidate: Candidate) -> Iterator[tuple[CardId, ...]]:
+    """Yield card sets of equal instances of a candidate, cards that never fail first."""
+    pool = tables.pools[candidate.pool_index]
+    failing = {
+        (f.server, f.card) for f in tables.faulted_cards if f.pool_index == candidate.pool_index
+    }
+    block, span = candidate.cards_per_server, candidate.num_servers
+    cards = {
+        s: [c for _, c in sorted(((s, c) in failing, c) for c in range(pool.server.num_cards))]
+        for s in range(min(pool.num_servers, tables.num_sessions * span))
+    }
+    for first in range(0, len(cards) - span + 1, span):
+        for start in range(0, pool.server.num_cards - block + 1, block):
+            yield tuple(
+                CardId(s, c)
+                for s in range(first, first + span)
+                for c in sorted(cards[s][start : start + block])
+            )
+
+
+def _queue_greedily(tables: ProblemTables, kinds: Sequence[Kind]) -> list[list[int]]:
+    """Give each session in dispatch order to the instance with room that ends it first."""
+    queues: list[list[int]] = [[] for _ in kinds]
+    ends = [Fraction(0)] * len(kinds)
+    room = [kind.candidate.max_tokens for kind in kinds]
+    for cohort in tables.dispatch_order:
+        tokens = tables.cohorts[cohort].held_tokens
+        finish = [tables.finish_s(kind, end, cohort) for kind, end in zip(kinds, ends, strict=True)]
+        best = min(range(len(kinds)), key=lambda i: (room[i] < tokens, finish[i], i))
+        queues[best].append(cohort)
+        ends[best], room[best] = finish[best], room[best] - tokens
+    return queues
+
+
+def _deploy_layout(tables: ProblemTables, index: int, layout: Layout) -> Plan:
+    kinds = [tables.kinds[k] for k, _ in layout.instances]
+    queues = [()] * len(kinds) if tables.is_round_robin else _queue_greedily(tables, kinds)
+    chosen = tuple(
+        SelectedInstance(kind.index, None, tuple(queue))
+        for kind, queue in zip(kinds, queues, strict=True)
+    )
+    return plan_of(tables, Selection(chosen, index))
+
+
+def _deploy_alone(tables: ProblemTables, candidate: Candidate) -> Plan:
+    """Return a mixed plan of one candidate; instances without sessions are left out."""
+    failing = {
+        (f.server, f.card): i
+        for i, f in enumerate(tables.faulted_cards)
+        if f.pool_index == candidate.pool_index
+    }
+    by_faults = {k.faulted: k for k in tables.kinds if k.candidate.index == candidate.index}
+    placed: list[tuple[Kind, tuple[CardId, ...]]] = []
+    for cards in _blocks(tables, candidate):
+        if len(placed) == tables.num_sessions:
+            break
+        owned = sorted(failing[c.server, c.card] for c in cards if (c.server, c.card) in failing)
+        placed.append((by_faults[tuple(owned)], cards))
+    kinds = [kind for kind, _ in placed]
+    queues = [()] * len(kinds) if tables.is_round_robin else _queue_greedily(tables, kinds)
+    chosen = tuple(
+        SelectedInstance(kind.index, None, tuple(queue))
+        for kind, queue in zip(kinds, queues, strict=True)
+        if queue or tables.is_round_robin
+    )
+    used = [
+        cards
+        for (_, cards), queue in zip(placed, queues, strict=True)
+        if queue or tables.is_round_robin
+    ]
+    return plan_of(tables, Selection(chosen), used)
+
+
+def candidate_reports(tables: ProblemTables) -> list[CandidateReport]:
+    """Deploy every priced candidate alone and evaluate it."""
+    reports: list[CandidateReport] = []
+    if tables.layouts is not None:
+        for index, layout in enumerate(tables.layouts):
+            plan = _deploy_layout(tables, index, layout)
+            first = tables.kinds[layout.instances[0][0]].candidate
+            reports.append(CandidateReport(first, plan, evaluate(tables.instance, plan)))
+        return reports
+    for candidate in tables.candidates:
+        plan = _deploy_alone(tables, candidate)
+        reports.append(CandidateReport(candidate, plan, evaluate(tables.instance, plan)))
+    return reports
+
+
+def late_by_s(tables: ProblemTables, evaluation: Evaluation) -> Fraction:
+    """Seconds that all deadlines must move so that enough sessions of this plan are on time."""
+    need = tables.instance.min_on_time_sessions
+    late = sorted(
+        max(o.finish_s - o.deadline_s, Fraction(0)) if o.deadline_s is not None else Fraction(0)
+        for o in evaluation.sessions
+        if o.finish_s is not None
+    )
+    return late[need - 1] if 0 < need <= len(late) else Fraction(0)
+
+
+def is_used(plan: Plan, candidate: Candidate) -> bool:
+    """Whether a plan has a serving instance of this candidate."""
+    parallel = ParallelConfig(tp=candidate.tp)
+    return any(
+        (s.pool, s.parallel, s.collective, len(s.servers))
+        == (candidate.pool, parallel, candidate.collective, candidate.num_servers)
+        for s in plan
+    )
+
+
+def reject_loser(
+    tables: ProblemTables, report: CandidateReport, best: Evaluation | None
+) -> Rejection:
+    """Say why a candidate deployed alone is not the plan: memory, lateness, or the objective."""
+    candidate, evaluation = report.candidate, report.evaluation
+    place = (candidate.pool, candidate.tp, candidate.num_servers, candidate.collective)
+    count = len(report.plan.instances)
+    if report.short_bytes:
+        short = report.short_bytes
+        text = f"{human_bytes(short)} ({short} B) short: {count} instance(s) hold all sessions"
+        return Rejection(*place, "memory", short, "B", text)
+    late = late_by_s(tables, evaluation)
+    if late:
+        need, have = tables.instance.min_on_time_sessions, evaluation.num_on_time
+        text = (
+            f"late by {human_seconds(late)}: {have} of {len(evaluation.sessions)} on time, "
+            f"{need} must be"
+        )
+        return Rejection(*place, "late", late, "s", text)
+    name = tables.instance.objective.minimise[0]
+    unit, mine = OBJECTIVE_UNITS[name], evaluation.objective(name)
+    chosen = None if best is None else best.objective(name)
+    if mine is None or chosen is None:
+        return Rejection(*place, "unproven", 0, unit, "no plan was found to compare with")
+    text = f"{name} {float(mine):.4g} {unit}, "
+    text += f"{float(mine - chosen):.4g} more than the plan" if mine > chosen else "no better"
+    return Rejection(*place, "objective", mine - chosen, unit, text)
+
+
+def candidate_label(tp: int, num_servers: int, collective: str | None) -> str:
+    """Return a candidate's name, such as "TP16 over 2 servers (measured)"."""
+    text = f"TP{tp}" + (f" over {num_servers} servers" if num_servers > 1 else "")
+    return text if collective in (None, "none") else f"{text} ({collective})"
+
+
+def rejections(
+    tables: ProblemTables,
+    reports: Sequence[CandidateReport],
+    plan: Plan | None,
+    best: Evaluation | None,
+) -> list[Rejection]:
+    """Return a reason for every candidate that the plan does not use."""
+    lost = [
+        reject_loser(tables, report, best)
+        for report in reports
+        if plan is None or not is_used(plan, report.candidate)
+    ]
+    return [*tables.rejections, *lost]
+
+
+def thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[Threshold]:
+    """Return the deadline that admits each late candidate and the bytes each misfit lacks."""
+    deadlines = {c.deadline_s for c in tables.cohorts if c.deadline_s is not None}
+    found: list[Threshold] = []
+    for r in rejected:
+        label = candidate_label(r.tp, r.num_servers, r.collective)
+        if r.rule == "late":
+            value = next(iter(deadlines)) + r.amount if len(deadlines) == 1 else None
+            moved = "every deadline" if value is None else "the deadline"
+            text = f"{label} is on time once {moved} moves by {human_seconds(Fraction(r.amount))}"
+            if value is not None:
+                text += f", to {human_seconds(value)}"
+            found.append(Threshold("deadline_s", r, r.amount, value, "s", text))
+        elif r.rule == "memory":
+            text = f"{label} fits once each card has {human_bytes(int(r.amount))} more"
+            found.append(Threshold("memory_bytes", r, r.amount, None, "B", text))
+    return found

@@ -1,0 +1,323 @@
+"""From what a solve established to its result document."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+
+from optimizer.backends import Finished
+from optimizer.bounds import lateness_reason, term_bound
+from optimizer.decode import plan_of
+from optimizer.errors import MismatchError
+from optimizer.evaluate import evaluate
+from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
+from optimizer.explain import (
+    CandidateReport,
+    is_used,
+    reject_loser,
+    rejections,
+    thresholds,
+)
+from optimizer.incumbent import Incumbent, objective_values
+from optimizer.parallel import ParallelConfig
+from optimizer.plan import Plan
+from optimizer.plan_document import (
+    as_float,
+    as_text,
+    evaluation_document,
+    parallel_document,
+    plan_document,
+    plan_sha256,
+)
+from optimizer.protocols import StageClaim, Term, Termination
+from optimizer.result import (
+    CandidateDocument,
+    CertificateDocument,
+    ObjectiveDocument,
+    PlanDocument,
+    RejectionDocument,
+    ResultDocument,
+    SecondOpinionDocument,
+    ThresholdDocument,
+)
+from optimizer.second_opinion import SecondOpinion
+from optimizer.tables import ProblemTables, Rejection
+
+if TYPE_CHECKING:
+    from optimizer.solve import SolveOptions
+
+LimitName = Literal["time", "interrupted", "size", "second_opinion"]
+
+
+@dataclass
+class SolveRecord:
+    """What a solve has established so far; turned into a document at the end."""
+
+    tables: ProblemTables
+    terms: Sequence[Term]
+    reports: list[CandidateReport]
+    incumbent: Incumbent
+    termination: Termination = Termination.NO_SOLUTION_FOUND
+    limit: LimitName | None = None
+    reason: str = ""
+    solver: str | None = None
+    solver_version: str | None = None
+    claims: tuple[StageClaim, ...] = ()
+    plan: Plan | None = None
+    evaluation: Evaluation | None = None
+    opinion: SecondOpinion | None = None
+    _claimed: Termination = field(default=Termination.NO_SOLUTION_FOUND)
+
+    def take(self, finished: Finished | None) -> None:
+        """Verify a backend's outcome; raises MismatchError where claim and evaluation differ."""
+        if finished is None or finished.outcome is None:
+            return
+        outcome = finished.outcome
+        self.solver, self.solver_version = finished.name, finished.version
+        self._claimed, self.claims = outcome.termination, outcome.claims
+        if outcome.selection is None:
+            return
+        self.plan = plan_of(self.tables, outcome.selection)
+        self.evaluation = evaluate(self.tables.instance, self.plan)
+        if self.evaluation.violations:
+            broken = self.evaluation.violations[0]
+            raise MismatchError(
+                f"{finished.name} returned a plan that breaks {broken.rule}: {broken.message}"
+            )
+        for claim in outcome.claims:
+            verified = self.evaluation.objective(claim.name)
+            if claim.value is not None and claim.value != verified:
+                raise MismatchError(
+                    f"{finished.name} claims {claim.name} = {claim.value}, verified {verified}"
+                )
+
+    @property
+    def is_claimed_proof(self) -> bool:
+        """Whether the solver claims an optimum or infeasibility."""
+        return self._claimed in (Termination.OPTIMAL, Termination.INFEASIBLE)
+
+    def values(self) -> tuple[Fraction, ...] | None:
+        """Exact values of the solver's plan; None when it has none."""
+        if self.evaluation is None:
+            return None
+        return objective_values(self.tables, self.evaluation)
+
+    def conclude(self) -> None:
+        """Set the termination from the claim and the second opinion.
+
+        Raises MismatchError when the second opinion, or a verified plan, contradicts the solver.
+        """
+        best, mine = self.incumbent.values, self.values()
+        if self.is_claimed_proof:
+            if self.opinion is not None and self.opinion.agrees is False:
+                raise MismatchError(
+                    f"{self.solver} claims {self._claimed.value}, {self.opinion.method} disagrees: "
+                    f"{self.opinion.detail}"
+                )
+            if best is not None and (mine is None or best < mine):
+                raise MismatchError(
+                    f"{self.solver} claims {self._claimed.value}, but a verified plan is better"
+                )
+            if self.opinion is not None and self.opinion.agrees:
+                self.termination = self._claimed
+                return
+            self.limit = "second_opinion"
+        else:
+            self.limit = "time"
+
+
+def result_document(record: SolveRecord, options: SolveOptions, seconds: float) -> ResultDocument:
+    """Return the result document of a finished solve."""
+    tables, instance = record.tables, record.tables.instance
+    plan, evaluation, claims = _best(record)
+    termination = record.termination
+    if termination is Termination.NO_SOLUTION_FOUND and plan is not None:
+        termination = Termination.FEASIBLE
+    objectives = [
+        _objective(record, i, term, evaluation, claims) for i, term in enumerate(record.terms)
+    ]
+    document = None if plan is None else plan_document(plan, instance.fleet.num_cards)
+    rejected = rejections(tables, record.reports, plan, evaluation)
+    return ResultDocument(
+        instance=instance.name,
+        termination=termination.value,
+        limit=record.limit,
+        reason=record.reason or _reason(record, termination, rejected),
+        objective=objectives[0],
+        then=objectives[1:],
+        plan=document,
+        evaluation=None if evaluation is None else evaluation_document(instance, evaluation),
+        candidates=_candidates(record, plan, evaluation),
+        rejected=[_rejection(r) for r in rejected],
+        thresholds=_thresholds(tables, rejected),
+        certificate=_certificate(record, options, document),
+        seconds=round(seconds, 3),
+    )
+
+
+def _best(
+    record: SolveRecord,
+) -> tuple[Plan | None, Evaluation | None, tuple[StageClaim, ...]]:
+    """Return the best verified plan; claims only where they are of that plan."""
+    mine, best = record.values(), record.incumbent.values
+    if record.termination is Termination.INFEASIBLE:
+        return None, None, record.claims
+    if mine is None or (best is not None and best < mine):
+        unclaimed = tuple(StageClaim(c.name, None, c.bound) for c in record.claims)
+        return record.incumbent.plan, record.incumbent.evaluation, unclaimed
+    return record.plan, record.evaluation, record.claims
+
+
+def _objective(
+    record: SolveRecord,
+    i: int,
+    term: Term,
+    evaluation: Evaluation | None,
+    claims: tuple[StageClaim, ...],
+) -> ObjectiveDocument:
+    claim = claims[i] if i < len(claims) else None
+    value = None if evaluation is None else evaluation.objective(term.name)
+    bound = None if claim is None else claim.bound
+    if i == 0 and record.tables.candidates and record.termination is not Termination.INFEASIBLE:
+        free = term_bound(record.tables, term)
+        bound = free if bound is None else max(bound, free)
+    gap = None
+    if value is not None and bound is not None:
+        gap = Fraction(0) if value == bound else (value - bound) / value
+    return ObjectiveDocument(
+        name=term.name,
+        unit=OBJECTIVE_UNITS[term.name],
+        claimed=as_float(None if claim is None else claim.value),
+        verified=as_float(value),
+        verified_exact=as_text(value),
+        bound=as_float(bound),
+        bound_exact=as_text(bound),
+        gap=as_float(gap),
+    )
+
+
+def _reason(record: SolveRecord, termination: Termination, rejected: Sequence[Rejection]) -> str:
+    """Say in one line what binds when there is no plan."""
+    if termination is Termination.NO_SOLUTION_FOUND:
+        return "no plan was found within the limit; raise the time limit"
+    if termination is not Termination.INFEASIBLE:
+        return ""
+    late = lateness_reason(record.tables)
+    if record.tables.candidates and late is not None:
+        return late
+    nearest: dict[str, Rejection] = {}
+    for r in rejected:
+        if r.rule not in nearest or r.amount < nearest[r.rule].amount:
+            nearest[r.rule] = r
+    for rule in ("late", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):
+        if rule in nearest:
+            return (
+                f"nothing fits; nearest on {rule!r}: TP{nearest[rule].tp}: {nearest[rule].message}"
+            )
+    return "nothing fits: no candidate is left"
+
+
+def _candidates(
+    record: SolveRecord, plan: Plan | None, best: Evaluation | None
+) -> list[CandidateDocument]:
+    """Return every candidate deployed alone, then those that could not be priced."""
+    first = record.terms[0].name
+    rows = []
+    for report in record.reports:
+        c, evaluation = report.candidate, report.evaluation
+        used = plan is not None and is_used(plan, c)
+        feasible = evaluation.is_feasible
+        lost = reject_loser(record.tables, report, best)
+        rows.append(
+            CandidateDocument(
+                pool=c.pool,
+                parallel=parallel_document(ParallelConfig(tp=c.tp)),
+                num_servers=c.num_servers,
+                collective=c.collective,
+                instances=len(report.plan.instances),
+                card_bytes=max((use.total_bytes for use in evaluation.cards), default=None),
+                session_s=[float(s) for s in c.service_s],
+                makespan_s=as_float(evaluation.makespan_s),
+                num_on_time=evaluation.num_on_time,
+                value=as_float(evaluation.objective(first)) if feasible else None,
+                verdict="chosen" if used else "possible" if feasible else "rejected",
+                rule=None if used else lost.rule,
+                reason="" if used else lost.message,
+            )
+        )
+    rows += [
+        CandidateDocument(
+            pool=r.pool,
+            parallel=parallel_document(ParallelConfig(tp=r.tp)),
+            num_servers=r.num_servers,
+            collective=r.collective,
+            instances=None,
+            card_bytes=None,
+            session_s=None,
+            makespan_s=None,
+            num_on_time=None,
+            value=None,
+            verdict="rejected",
+            rule=r.rule,
+            reason=r.message,
+        )
+        for r in record.tables.rejections
+    ]
+    return rows
+
+
+def _rejection(r: Rejection) -> RejectionDocument:
+    return RejectionDocument(
+        pool=r.pool,
+        parallel=parallel_document(ParallelConfig(tp=r.tp)),
+        num_servers=r.num_servers,
+        collective=r.collective,
+        rule=r.rule,
+        amount=float(r.amount),
+        unit=r.unit,
+        message=r.message,
+    )
+
+
+def _thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[ThresholdDocument]:
+    return [
+        ThresholdDocument(
+            input=t.input,
+            pool=t.rejection.pool,
+            parallel=parallel_document(ParallelConfig(tp=t.rejection.tp)),
+            num_servers=t.rejection.num_servers,
+            collective=t.rejection.collective,
+            change=float(t.change),
+            value=as_float(t.value),
+            value_exact=as_text(t.value),
+            unit=t.unit,
+            message=t.message,
+        )
+        for t in thresholds(tables, rejected)
+    ]
+
+
+def _certificate(
+    record: SolveRecord, options: SolveOptions, plan: PlanDocument | None
+) -> CertificateDocument:
+    opinion = record.opinion or SecondOpinion("none", None, "there is no proof to check")
+    try:
+        own = version("supernode-planner")
+    except PackageNotFoundError:
+        own = "source"
+    return CertificateDocument(
+        instance_sha256=record.tables.instance.sha256(),
+        plan_sha256=None if plan is None else plan_sha256(plan),
+        solver=record.solver,
+        solver_version=record.solver_version,
+        second_opinion=SecondOpinionDocument(
+            method=opinion.method, agrees=opinion.agrees, detail=opinion.detail
+        ),
+        seed=options.seed,
+        threads=options.num_threads(),
+        versions={"python": platform.python_version(), "supernode-planner": own},
+    )

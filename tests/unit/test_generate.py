@@ -1,0 +1,188 @@
+"""Random tiny instances: reproducible, valid, varied, and solved by the oracle as evaluate judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, combinations, permutations, product
+
+import pytest
+
+from instances.generate import COLLECTIVES, MAX_CARDS, OBJECTIVES, tiny_instance
+from instances.instance import Instance, Objective
+from optimizer.evaluate import evaluate, session_runs, step_time_s
+from optimizer.exhaustive import solve_exhaustively, solve_many
+from optimizer.operators import card_flops, card_read_bytes
+from optimizer.parallel import ParallelConfig
+from optimizer.plan import CardId, Plan, ServingInstance, SessionId
+
+SEEDS = range(300)
+
+
+def test_same_seed_gives_the_same_instance() -> None:
+    for seed in range(20):
+        assert tiny_instance(seed) == tiny_instance(seed)
+        assert tiny_instance(seed).sha256() == tiny_instance(seed).sha256()
+    assert len({tiny_instance(seed).sha256() for seed in range(20)}) == 20
+
+
+def test_the_objective_alone_can_be_replaced() -> None:
+    wanted = Objective(minimise=("cards", "energy"), billing="instance")
+    for seed in range(20):
+        given = tiny_instance(seed, objective=wanted)
+        assert given.objective == wanted
+        assert given.model_copy(update={"objective": None}) == tiny_instance(seed).model_copy(
+            update={"objective": None}
+        )
+    assert tiny_instance(0, objective={"minimise": "cards"}).objective.minimise == ("cards",)
+
+
+def test_instances_are_tiny_and_every_mode_occurs() -> None:
+    seen: Counter[object] = Counter()
+    for instance in map(tiny_instance, SEEDS):
+        search, pools = instance.search, instance.fleet.pools
+        assert instance.fleet.num_cards <= MAX_CARDS
+        assert instance.workload.num_sessions <= 4
+        seen[search.deployment, search.dispatch] += 1
+        seen.update(search.collectives)
+        seen.update(instance.objective.minimise)
+        seen[instance.objective.billing] += 1
+        seen["tp" if search.tp else "any tp"] += 1
+        seen["pools", len(pools)] += 1
+        seen["faults", len(instance.faults)] += 1
+        seen["share", instance.workload.min_on_time_fraction * 4] += 1
+        for pool in pools:
+            seen["between" if pool.fabric_between else "no between"] += pool.num_servers > 1
+            seen["table"] += bool(pool.server.fabric.measured)
+        for cohort in instance.workload.cohorts:
+            seen["deadline" if cohort.deadline_s else "no deadline"] += 1
+            seen["released later" if cohort.release_s else "released at 0"] += 1
+    modes = product(("uniform", "mixed"), ("round_robin", "optimised"))
+    expected = [
+        *modes,
+        *COLLECTIVES,
+        *OBJECTIVES,
+        *("fleet", "instance", "tp", "any tp", "between", "no between", "table"),
+        *("deadline", "no deadline", "released later", "released at 0"),
+        *(("pools", n) for n in (1, 2)),
+        *(("faults", n) for n in (0, 1, 2)),
+        *(("share", n) for n in (0, 2, 3, 4)),
+    ]
+    assert {key: seen[key] for key in expected if seen[key] < 10} == {}
+
+
+def test_both_bounds_of_a_step_occur_even_within_one_run() -> None:
+    bounds = Counter()
+    for instance in map(tiny_instance, range(100)):
+        for pool, cohort in product(instance.fleet.pools, instance.workload.cohorts):
+            accelerator, sides = pool.server.accelerator, set()
+            for context in (cohort.context_tokens, cohort.context_tokens + cohort.new_tokens - 1):
+                local, _ = step_time_s(instance, pool, 1, 1, "none", context)
+                reads = card_read_bytes(instance.model, 1).at(context)
+                read_s = reads / accelerator.memory_bandwidth_bytes_per_s
+                compute_s = card_flops(instance.model, 1).at(context) / accelerator.peak("bf16")
+                assert local == max(read_s, compute_s)
+                sides.add(read_s >= compute_s)
+            bounds[tuple(sorted(sides))] += 1
+    assert min(bounds[False,], bounds[True,], bounds[False, True]) >= 5
+
+
+def test_evaluate_accepts_the_oracle_plans_of_60_seeds() -> None:
+    infeasible = restarts = spans = ends_at_deadline = idle_cards = late = 0
+    for instance in map(tiny_instance, range(60)):
+        found = solve_exhaustively(instance)
+        if found.plan is None:
+            assert found.values is None
+            infeasible += 1
+            continue
+        judged = evaluate(instance, found.plan)
+        assert judged.is_feasible
+        names = instance.objective.minimise
+        assert found.values == tuple(judged.objective(name) for name in names)
+        restarts += any(outcome.num_restarts for outcome in judged.sessions)
+        spans += any(len(serving.servers) > 1 for serving in found.plan)
+        ends_at_deadline += any(o.finish_s == o.deadline_s for o in judged.sessions)
+        idle_cards += found.plan.num_cards < instance.fleet.num_cards
+        late += any(not outcome.on_time for outcome in judged.sessions)
+    assert 3 <= infeasible <= 20
+    assert min(restarts, spans, ends_at_deadline, idle_cards, late) >= 1
+
+
+def _all_serving(instance: Instance) -> Iterator[ServingInstance]:
+    """Yield a serving instance for every set of cards of a pool and every collective."""
+    for pool in instance.fleet.pools:
+        cards = [
+            CardId(*ids) for ids in product(range(pool.num_servers), range(pool.server.num_cards))
+        ]
+        for tp in range(1, len(cards) + 1):
+            for chosen, name in product(combinations(cards, tp), ("none", *COLLECTIVES)):
+                serving = ServingInstance(pool.name, ParallelConfig(tp=tp), name, chosen)
+                # Only what has no price at all is left out; evaluate judges the rest.
+                if session_runs(instance, serving, ()) is not None and (tp == 1) == (
+                    name == "none"
+                ):
+                    yield serving
+
+
+def _all_plans(instance: Instance) -> Iterator[Plan]:
+    """Yield every plan without using any symmetry, idle serving instances included."""
+    servings = list(_all_serving(instance))
+    sessions = [
+        SessionId(c.name, n) for c in instance.workload.cohorts for n in range(c.num_sessions)
+    ]
+    order = sorted(
+        sessions,
+        key=lambda s: next(c.release_s for c in instance.workload.cohorts if c.name == s.cohort),
+    )
+    dealt = instance.search.dispatch == "round_robin"
+    for count in range(1, instance.fleet.num_cards + 1):
+        groups = permutations(servings, count) if dealt else combinations(servings, count)
+        for group in groups:
+            owned = list(chain(*(((s.pool, card) for card in s.cards) for s in group)))
+            if len(set(owned)) < len(owned):
+                continue
+            if dealt:
+                shares = [tuple(tuple(order[i::count]) for i in range(count))]
+            else:
+                shares = [
+                    tuple(line[a:b] for a, b in zip((0, *cuts), (*cuts, len(line)), strict=True))
+                    for line in permutations(sessions)
+                    for cuts in product(range(len(line) + 1), repeat=count - 1)
+                    if list(cuts) == sorted(cuts)
+                ]
+            for share in shares:
+                yield Plan(
+                    tuple(
+                        ServingInstance(s.pool, s.parallel, s.collective, s.cards, queue)
+                        for s, queue in zip(group, share, strict=True)
+                    )
+                )
+
+
+def _naive_size(instance: Instance) -> int:
+    return (4**instance.fleet.num_cards) * (3**instance.workload.num_sessions)
+
+
+SMALLEST = sorted(SEEDS, key=lambda seed: (_naive_size(tiny_instance(seed)), seed))
+
+
+@pytest.mark.parametrize("seed", [*SMALLEST[:120:3]])
+def test_the_oracle_misses_no_plan_that_evaluate_accepts(seed: int) -> None:
+    instance = tiny_instance(seed)
+    objectives = [
+        Objective(minimise=(name, "mean_completion") if name != "mean_completion" else (name,))
+        for name in OBJECTIVES
+    ]
+    objectives += [o.model_copy(update={"billing": "instance"}) for o in objectives]
+    problems = [instance.model_copy(update={"objective": o}) for o in objectives]
+    best: list[tuple[object, ...] | None] = [None] * len(objectives)
+    for plan in _all_plans(instance):
+        for i, problem in enumerate(problems):
+            judged = evaluate(problem, plan)
+            if not judged.is_feasible:
+                if {v.rule for v in judged.violations} != {"on_time"}:
+                    break
+                continue
+            values = tuple(judged.objective(name) for name in problem.objective.minimise)
+            best[i] = values if best[i] is None else min(best[i], values)
+    assert [result.values for result in solve_many(instance, objectives)] == best
