@@ -201,16 +201,16 @@ def _outcomes(
     outcomes = []
     for session in sessions_in_order(instance):
         cohort = cohort_of[session.cohort]
-        where, run = ran[session] if session in ran else (None, None)
+        where, ran_as = ran.get(session, (None, None))
         outcomes.append(
             SessionOutcome(
                 session,
                 where,
-                run.start_s if run else None,
-                run.finish_s if run else None,
+                ran_as.start_s if ran_as else None,
+                ran_as.finish_s if ran_as else None,
                 cohort.release_s,
                 cohort.deadline_s,
-                run.num_restarts if run else 0,
+                ran_as.num_restarts if ran_as else 0,
             )
         )
     return tuple(outcomes)
