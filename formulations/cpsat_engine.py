@@ -19,7 +19,7 @@ from formulations.deployment_cpsat import (
     extract,
 )
 from formulations.scoring import score_selection
-from formulations.staging import EngineResult, Limits, solve_terms
+from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
 from formulations.status import cpsat_termination
 from formulations.ticks import ticks_per_second
 from optimizer.errors import MismatchError
@@ -88,7 +88,9 @@ class CpSatEngine:
         """Turn the solver's answer into exact numbers."""
         if ended is Termination.INFEASIBLE:
             return EngineResult(ended)
-        bound = unit * math.ceil(solver.best_objective_bound - 1e-6)
+        # a double: exact only up to 2^53, so give way by more than it can be off
+        said = solver.best_objective_bound
+        bound = unit * math.ceil(said - 1e-6 - abs(said) * 2**-50)
         if ended is Termination.NO_SOLUTION_FOUND:
             return EngineResult(ended, bound=bound if bound > 0 else None)
         selection = extract(m, solver.value)
@@ -133,8 +135,11 @@ class CpSatDeployment:
 
     def solve(self, request: SolveRequest) -> Outcome:
         """Solve all terms in order; raises TooLargeError."""
-        engine = CpSatEngine(request)
         tables = request.tables
+        settled = nothing_to_choose(self.name, tables, request.terms)
+        if settled is not None:
+            return settled
+        engine = CpSatEngine(request)
         return solve_terms(
             engine,
             self.name,

@@ -23,6 +23,9 @@ from optimizer.tables import ProblemTables
 #: More assignment literals than this and the formulation declines.
 MAX_LITERALS = 200_000
 
+#: Times in redundant rows are rounded down to this many steps of the horizon.
+COARSE_HORIZON = 2**20
+
 #: Largest sum of coefficients in a row (or-tools#5293 goes wrong beyond 2^31).
 MAX_COEFFICIENT_SUM = 2**31 - 1
 
@@ -45,8 +48,12 @@ class DeploymentModel:
                 for i in self.slots
             ]
         literals = len(self.sessions) * sum(len(kinds) for kinds in self.kinds_at)
+        if tables.layouts is None:
+            literals += sum(
+                tables.pools[kind.candidate.pool_index].num_servers for kind in tables.kinds
+            ) * len(self.slots)
         if literals > MAX_LITERALS:
-            raise TooLargeError(f"{literals} assignment literals; CP-SAT takes {MAX_LITERALS}")
+            raise TooLargeError(f"{literals} literals; CP-SAT takes {MAX_LITERALS}")
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.is_kind: dict[tuple[int, int], Any] = {}
@@ -184,11 +191,11 @@ def define_memory(m: DeploymentModel) -> None:
     tables = m.tables
     tokens = [tables.cohorts[c].held_tokens for c in tables.dispatch_order]
     unit = math.gcd(*tokens)
-    if sum(tokens) // unit > MAX_COEFFICIENT_SUM:
-        raise TooLargeError("tokens of all sessions do not fit one CP-SAT row")
     for i, k in m.is_kind:
         most = tables.kinds[k].candidate.max_tokens
         if sum(tokens) > most:
+            if sum(tokens) // unit > MAX_COEFFICIENT_SUM:
+                raise TooLargeError("tokens of all sessions do not fit one CP-SAT row")
             held = sum(tokens[j] // unit * m.runs[j, i, k] for j in m.sessions)
             m.model.add(held <= most // unit).with_name(f"memory[{i},{k}]")
 
@@ -285,6 +292,14 @@ def _last_end(m: DeploymentModel, i: int, k: int) -> Any:
     last = m.model.new_int_var(0, m.horizon, f"last[{i},{k}]")
     for j in m.sessions:
         m.model.add(last >= m.end[j]).only_enforce_if(m.runs[j, i, k])
+    # implied, and it tightens the relaxation: the slot works at least its sessions' service times
+    unit = max(1, m.horizon // COARSE_HORIZON)
+    services = [
+        m.at(m.tables.kinds[k].candidate.service_s[c]) // unit for c in m.tables.dispatch_order
+    ]
+    work = m.model.new_int_var(0, sum(services), f"work[{i},{k}]")
+    m.model.add(work == sum(services[j] * m.runs[j, i, k] for j in m.sessions))
+    m.model.add(last >= unit * work)
     return last
 
 

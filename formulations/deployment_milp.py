@@ -46,14 +46,15 @@ def define_deployment_variables(m: DeploymentModel) -> None:
     tables = m.tables
     for p, pattern in enumerate(m.patterns):
         most = _most_uses(tables, pattern)
-        m.times_used.append(pulp.LpVariable(f"times_used_{p}", 0, most, pulp.LpInteger))
+        m.times_used.append(m.problem.add_variable(f"times_used_{p}", 0, most, pulp.LpInteger))
     if tables.layouts is not None:
         m.is_layout = [
-            pulp.LpVariable(f"is_layout_{u}", cat=pulp.LpBinary) for u in range(len(tables.layouts))
+            m.problem.add_variable(f"is_layout_{u}", cat=pulp.LpBinary)
+            for u in range(len(tables.layouts))
         ]
     elif tables.is_round_robin:
         m.num_instances = {
-            n: pulp.LpVariable(f"num_instances_{n}", cat=pulp.LpBinary)
+            n: m.problem.add_variable(f"num_instances_{n}", cat=pulp.LpBinary)
             for n in range(1, tables.max_instances + 1)
         }
     m.num_of_kind = defaultdict(pulp.LpAffineExpression)
@@ -65,7 +66,7 @@ def define_deployment_variables(m: DeploymentModel) -> None:
             kind = tables.kinds[k]
             for s in range(tables.pools[kind.candidate.pool_index].num_servers):
                 most = _most_blocks(tables, kind, s)
-                m.blocks[k, s] = pulp.LpVariable(f"blocks_{k}_{s}", 0, most, pulp.LpInteger)
+                m.blocks[k, s] = m.problem.add_variable(f"blocks_{k}_{s}", 0, most, pulp.LpInteger)
 
 
 def _most_uses(tables: ProblemTables, pattern: Pattern) -> int:
@@ -209,8 +210,8 @@ def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
         if d == num_digits - 1:
             digits.append(row)
             break
-        digit = pulp.LpVariable(f"digit_{name}_{d}", 0, DIGIT - 1, pulp.LpInteger)
-        over = pulp.LpVariable(f"carry_{name}_{d}", 0, None, pulp.LpInteger)
+        digit = m.problem.add_variable(f"digit_{name}_{d}", 0, DIGIT - 1, pulp.LpInteger)
+        over = m.problem.add_variable(f"carry_{name}_{d}", 0, None, pulp.LpInteger)
         problem += (row == DIGIT * over + digit, f"digit_{name}_{d}")
         digits.append(digit)
         carry = 1 * over
@@ -220,7 +221,7 @@ def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
         if d == 0:
             problem += (digits[d] <= wanted + (DIGIT - 1) * (1 - tie), f"limit_{name}_0")
             break
-        still = pulp.LpVariable(f"tie_{name}_{d}", cat=pulp.LpBinary)
+        still = m.problem.add_variable(f"tie_{name}_{d}", cat=pulp.LpBinary)
         problem += (still <= tie, f"tie_{name}_{d}")
         # tied so far: the digit is below the limit's unless it stays tied
         problem += (
@@ -251,11 +252,18 @@ def extract(m: DeploymentModel) -> Selection:
     chosen.sort(key=lambda p: p.place or (0, 0))
     return Selection(
         tuple(
-            SelectedInstance(p.kind, servers[p.kind].pop(0), p.queue)
+            SelectedInstance(p.kind, servers[p.kind].pop(0), _queue(tables, p))
             for p in chosen
             if p.kind is not None
         )
     )
+
+
+def _queue(tables: ProblemTables, pattern: Pattern) -> tuple[int, ...]:
+    if pattern.place is None:
+        return pattern.queue
+    number, position = pattern.place
+    return tables.dispatch_order[position::number]
 
 
 def _fill_layout(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import pulp
 from formulations.deployment_milp import DeploymentModel, build_model, extract, measure_unit
 from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
-from formulations.staging import EngineResult, Limits, solve_terms
+from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
 from formulations.status import highs_termination, pulp_termination
 from optimizer.errors import BackendUnavailable, MismatchError
 from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
@@ -64,12 +65,21 @@ class _Highs:
             callbackTuple=(interrupt, None),
             callbacksToActivate=[highspy.cb.HighsCallbackType.kCallbackMipInterrupt],
         )
+        # the scheduler remembers the number of threads of the run before
+        highspy.Highs.resetGlobalScheduler(True)
         m.problem.solve(solver)
         ended = highs_termination(m.problem)
         info = m.problem.solverModel.getInfo()
         bound = info.mip_dual_bound
         known = ended is not Termination.INFEASIBLE and math.isfinite(bound)
         return ended, math.ceil(bound - 1e-6) if known else None
+
+
+def cbc_path() -> str | None:
+    """Return the CBC program that PuLP brings, else one on the PATH, else None."""
+    from pulp.apis.coin_api import pulp_cbc_path
+
+    return shutil.which(pulp_cbc_path) or shutil.which("cbc")
 
 
 class _Cbc:
@@ -85,7 +95,8 @@ class _Cbc:
             f"primalTolerance {TOLERANCE}",
             f"integerTolerance {TOLERANCE}",
         ]
-        solver = pulp.PULP_CBC_CMD(
+        solver = pulp.COIN_CMD(
+            path=cbc_path(),
             msg=False,
             gapRel=0.0,
             threads=self.request.threads if self.request.threads > 1 else None,
@@ -108,7 +119,7 @@ class MilpEngine:
     def __init__(self, request: SolveRequest, backend: _Highs | _Cbc) -> None:
         self.request, self.backend = request, backend
         self.tables = request.tables
-        self.patterns = build_patterns(request.tables)
+        self.patterns = build_patterns(request.tables, self._is_over)
 
     def minimise(self, measure: Measure, limits: Limits) -> EngineResult:
         """Return the least value of a measure within limits."""
@@ -118,16 +129,19 @@ class MilpEngine:
             return self._minimise_largest(measure, limits)
         return self._minimise_sum(measure, limits)
 
+    def _is_over(self) -> bool:
+        return self.request.stop.is_set() or time.monotonic() >= self.request.deadline
+
     def _run(
         self, limits: Limits, measure: Measure | None = None, coarse: Fraction = Fraction(1)
     ) -> _Run:
-        seconds = self.request.deadline - time.monotonic()
-        if seconds <= 0 or self.request.stop.is_set():
+        if self._is_over():
             return _Run(Termination.NO_SOLUTION_FOUND)
         m = build_model(self.tables, self.patterns, limits, measure, coarse)
         if not m.patterns:
             return _Run(Termination.INFEASIBLE)
-        ended, bound = self.backend.run(m, self.request.deadline - time.monotonic())
+        left = max(self.request.deadline - time.monotonic(), 0.0)  # HiGHS ignores negative limits
+        ended, bound = self.backend.run(m, left)
         if ended not in (Termination.OPTIMAL, Termination.FEASIBLE):
             return _Run(ended, bound=bound)
         selection = extract(m)
@@ -214,8 +228,11 @@ class _MilpDeployment:
         reason = self.unavailable()
         if reason is not None:
             raise BackendUnavailable(reason)
-        engine = MilpEngine(request, self.backend(request))
         tables = request.tables
+        settled = nothing_to_choose(self.name, tables, request.terms)
+        if settled is not None:
+            return settled
+        engine = MilpEngine(request, self.backend(request))
         return solve_terms(
             engine,
             self.name,
@@ -256,12 +273,9 @@ class CbcDeployment(_MilpDeployment):
 
     def unavailable(self) -> str | None:
         """Return why CBC cannot run here, or None."""
-        try:
-            if pulp.PULP_CBC_CMD(msg=False).available():
-                return None
-        except (pulp.PulpSolverError, OSError) as error:
-            return f"CBC cannot run: {error}"
-        return "PuLP's CBC program is missing or not for this processor; use highs or cp-sat"
+        if cbc_path() is None:
+            return "PuLP's CBC program is missing or not for this machine; use highs or cp-sat"
+        return None
 
     def version(self) -> str:
         """Return the backend's name and version."""

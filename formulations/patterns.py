@@ -8,7 +8,7 @@ from the number of serving instances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -31,22 +31,39 @@ class Pattern:
     """
 
     kind: int | None
-    queue: tuple[int, ...]
+    label: Label | None
     counts: tuple[int, ...]
     score: QueueScore
     place: tuple[int, int] | None = None
     layout: int | None = None
 
+    @property
+    def queue(self) -> tuple[int, ...]:
+        """Cohort indices in the order in which they are served."""
+        return () if self.label is None else self.label.queue()
+
 
 @dataclass(frozen=True, slots=True)
-class _Label:
-    queue: tuple[int, ...]
+class Label:
+    """A queue by its last cohort and the queue before it, with its measures."""
+
+    last: int | None
+    before: Label | None
     end: Fraction
     latency: Fraction
     completion: Fraction
     on_time: int
 
-    def beats(self, other: _Label) -> bool:
+    def queue(self) -> tuple[int, ...]:
+        """Return the cohort indices of the whole queue, in order."""
+        backwards: list[int] = []
+        label: Label | None = self
+        while label is not None and label.last is not None:
+            backwards.append(label.last)
+            label = label.before
+        return tuple(reversed(backwards))
+
+    def beats(self, other: Label) -> bool:
         """Whether no measure of this queue is worse."""
         return (
             self.end <= other.end
@@ -56,11 +73,12 @@ class _Label:
         )
 
 
-def _extend(tables: ProblemTables, kind: Kind, label: _Label, index: int) -> _Label:
+def _extend(tables: ProblemTables, kind: Kind, label: Label, index: int) -> Label:
     cohort = tables.cohorts[index]
     end = tables.finish_s(kind, label.end, index)
-    return _Label(
-        (*label.queue, index),
+    return Label(
+        index,
+        label,
         end,
         max(label.latency, end - cohort.release_s),
         label.completion + end,
@@ -68,9 +86,9 @@ def _extend(tables: ProblemTables, kind: Kind, label: _Label, index: int) -> _La
     )
 
 
-def _unbeaten(labels: Iterable[_Label]) -> list[_Label]:
+def _unbeaten(labels: Iterable[Label]) -> list[Label]:
     """Return the labels that no other beats; of equal ones the first."""
-    kept: list[_Label] = []
+    kept: list[Label] = []
     for label in labels:
         if not any(other.beats(label) for other in kept):
             kept = [other for other in kept if not label.beats(other)]
@@ -78,24 +96,28 @@ def _unbeaten(labels: Iterable[_Label]) -> list[_Label]:
     return kept
 
 
-def _queues(tables: ProblemTables, kind: Kind, budget: int) -> list[tuple[tuple[int, ...], _Label]]:
+def _queues(
+    tables: ProblemTables, kind: Kind, budget: int, is_over: Callable[[], bool]
+) -> list[tuple[tuple[int, ...], Label]]:
     """Return (counts, label) of every queue worth having that the kind's memory holds."""
     zero = Fraction(0)
     limits = [range(cohort.num_sessions + 1) for cohort in tables.cohorts]
-    fronts: dict[tuple[int, ...], list[_Label]] = {}
-    found: list[tuple[tuple[int, ...], _Label]] = []
+    fronts: dict[tuple[int, ...], list[Label]] = {}
+    found: list[tuple[tuple[int, ...], Label]] = []
     for counts in product(*limits):
         tokens = sum(n * c.held_tokens for n, c in zip(counts, tables.cohorts, strict=True))
         if tokens > kind.candidate.max_tokens:
             continue
         if not any(counts):
-            fronts[counts] = [_Label((), zero, zero, zero, 0)]
+            fronts[counts] = [Label(None, None, zero, zero, zero, 0)]
             continue
-        longer: list[_Label] = []
+        longer: list[Label] = []
         for index, number in enumerate(counts):
             if number:
                 before = (*counts[:index], number - 1, *counts[index + 1 :])
                 longer += [_extend(tables, kind, x, index) for x in fronts.get(before, [])]
+        if is_over():
+            raise TooLargeError("time ran out while patterns were listed")
         fronts[counts] = _unbeaten(longer)
         found += [(counts, label) for label in fronts[counts]]
         if len(found) > budget:
@@ -103,7 +125,7 @@ def _queues(tables: ProblemTables, kind: Kind, budget: int) -> list[tuple[tuple[
     return found
 
 
-def _score(kind: Kind, label: _Label) -> QueueScore:
+def _score(kind: Kind, label: Label) -> QueueScore:
     candidate = kind.candidate
     return QueueScore(
         {
@@ -118,7 +140,7 @@ def _score(kind: Kind, label: _Label) -> QueueScore:
     )
 
 
-def _assigned(tables: ProblemTables) -> list[Pattern]:
+def _assigned(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Pattern]:
     """Patterns of a search in which the solver assigns the sessions."""
     size = 1
     for cohort in tables.cohorts:
@@ -129,9 +151,9 @@ def _assigned(tables: ProblemTables) -> list[Pattern]:
     idle = (0,) * len(tables.cohorts)
     for kind in tables.kinds:
         if tables.layouts is not None:
-            patterns.append(Pattern(kind.index, (), idle, score_queue(tables, kind, ())))
-        for counts, label in _queues(tables, kind, MAX_PATTERNS - len(patterns)):
-            patterns.append(Pattern(kind.index, label.queue, counts, _score(kind, label)))
+            patterns.append(Pattern(kind.index, None, idle, score_queue(tables, kind, ())))
+        for counts, label in _queues(tables, kind, MAX_PATTERNS - len(patterns), is_over):
+            patterns.append(Pattern(kind.index, label, counts, _score(kind, label)))
     return patterns
 
 
@@ -148,7 +170,7 @@ def _dealt(tables: ProblemTables) -> list[Pattern]:
             for kind in tables.kinds:
                 if _held_tokens(tables, queue) <= kind.candidate.max_tokens:
                     score = score_queue(tables, kind, queue)
-                    patterns.append(Pattern(kind.index, queue, counts, score, (n, position)))
+                    patterns.append(Pattern(kind.index, None, counts, score, (n, position)))
     return patterns
 
 
@@ -165,7 +187,7 @@ def _whole_layouts(tables: ProblemTables) -> list[Pattern]:
         ):
             scores = [score_queue(tables, k, q) for k, q in zip(kinds, queues, strict=True)]
             counts = _counts(tables, tables.dispatch_order)
-            patterns.append(Pattern(None, (), counts, combine(scores), layout=u))
+            patterns.append(Pattern(None, None, counts, combine(scores), layout=u))
     return patterns
 
 
@@ -177,8 +199,8 @@ def _held_tokens(tables: ProblemTables, queue: Iterable[int]) -> int:
     return sum(tables.cohorts[c].held_tokens for c in queue)
 
 
-def build_patterns(tables: ProblemTables) -> list[Pattern]:
-    """Return every pattern worth having; raises TooLargeError."""
+def build_patterns(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Pattern]:
+    """Return every pattern worth having; raises TooLargeError, also once `is_over()`."""
     if not tables.is_round_robin:
-        return _assigned(tables)
+        return _assigned(tables, is_over)
     return _dealt(tables) if tables.layouts is None else _whole_layouts(tables)

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+from optimizer.errors import MismatchError
 from optimizer.protocols import Measure, Outcome, Selection, StageClaim, Term, Termination
+from optimizer.tables import ProblemTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,14 @@ def _ratio(engine: Engine, term: Term, branches: Sequence[Limits], num_sessions:
     return _Stage(ended, best, bound, tied, selection)
 
 
+def nothing_to_choose(solver: str, tables: ProblemTables, terms: Sequence[Term]) -> Outcome | None:
+    """Return the infeasible outcome of tables without any usable kind or layout, else None."""
+    if tables.kinds and tables.layouts != ():
+        return None
+    claims = (StageClaim(terms[0].name, None, None),)
+    return Outcome(solver, Termination.INFEASIBLE, None, claims)
+
+
 def solve_terms(
     engine: Engine, solver: str, terms: Sequence[Term], min_on_time: int, num_sessions: int
 ) -> Outcome:
@@ -210,6 +220,10 @@ def solve_terms(
             if term.per_on_time
             else _sum_or_largest(engine, term, branches)
         )
+        if stage.termination is Termination.INFEASIBLE and i > 0:
+            raise MismatchError(
+                f"{solver} finds no plan as good as its own optimum of {terms[i - 1].name}"
+            )
         if stage.value is None and i > 0:
             # the optimum of the terms before is held by `selection`; only this term is open
             ended = Termination.FEASIBLE

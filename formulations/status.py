@@ -55,8 +55,14 @@ def highs_termination(problem: Any) -> Termination:
     status = model.getModelStatus()
     if status == highspy.HighsModelStatus.kOptimal:
         return Termination.OPTIMAL
-    if status == highspy.HighsModelStatus.kInfeasible:
+    infeasible = (
+        highspy.HighsModelStatus.kInfeasible,
+        highspy.HighsModelStatus.kUnboundedOrInfeasible,  # no objective here is unbounded
+    )
+    if status in infeasible:
         return Termination.INFEASIBLE
+    if status in (highspy.HighsModelStatus.kNotset, highspy.HighsModelStatus.kSolveError):
+        raise RuntimeError(f"HiGHS did not solve: {status}")
     if status == highspy.HighsModelStatus.kModelEmpty:
         return Termination.OPTIMAL
     feasible = model.getInfo().primal_solution_status == int(

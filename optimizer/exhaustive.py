@@ -31,10 +31,12 @@ from optimizer.operators import message_bytes
 from optimizer.ownership import card_weight_bytes
 from optimizer.parallel import ParallelConfig, check_heads, legal_tp
 from optimizer.plan import CardId, Plan, ServingInstance
-from optimizer.timeline import ZERO, run_queue
+from optimizer.timeline import ZERO, Stall, run_session
 
 #: Most cards, sessions and new tokens (one of each cohort) for which counting plans is worth a try.
-LIMITS = (64, 64, 200_000)
+LIMITS = (32, 32, 200_000)
+
+_Cards = tuple[CardId, ...]
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,6 @@ class ExhaustiveResult:
     values: tuple[Fraction, ...] | None
     plan: Plan | None
     num_plans: int
-
-
-_Cards = tuple[CardId, ...]
 
 
 class _Kind(NamedTuple):
@@ -69,9 +68,10 @@ _Ways = dict[str, tuple[tuple[_Slot, ...], dict[str, _Cards]]]
 
 
 class _Row(NamedTuple):
-    """One queue (of cohort indices) on one kind; times in whole 1/unit of a second."""
+    """One queue (of cohort indices) on one kind; times in whole ticks of 1/unit s."""
 
     queue: tuple[int, ...]
+    card_bytes: int
     end: int
     latency: int
     completions: int
@@ -85,10 +85,7 @@ _Outline = tuple[tuple[_Slot, ...], tuple[_Row, ...]]
 
 
 class _Prices:
-    """Exact results of every (kind, queue), as integers so that plans add up fast.
-
-    Also counts the plans and the steps towards them, and gives up beyond the limit.
-    """
+    """Exact results of every (kind, queue) in integers, which add up fast; and the budget."""
 
     def __init__(self, instance: Instance, max_plans: int) -> None:
         self.instance, self.left = instance, {"plans": max_plans, "partial plans": max_plans + 1000}
@@ -101,24 +98,23 @@ class _Prices:
             )
             for shape in _shapes(instance)
         }
-        times = [time for times in self.service.values() for time in times]
-        times += [cohort.release_s for cohort in self.cohorts]
+        times = [*chain(*self.service.values()), *(c.release_s for c in self.cohorts)]
         times += [fault.at_s + s for fault in instance.faults for s in (ZERO, fault.stall_s)]
-        # Every end is a sum of these, hence a whole number of 1/unit seconds.
-        self.unit = math.lcm(*(time.denominator for time in times))
+        # Every end is a sum of these, hence a whole number of ticks.
+        self.unit = unit = math.lcm(*(time.denominator for time in times))
+        self.ticks = {shape: [time * unit for time in row] for shape, row in self.service.items()}
+        self.windows = [(c.release_s * unit, (c.deadline_s or 0) * unit) for c in self.cohorts]
         self.power_unit = math.lcm(*(p.server.num_cards for p in instance.fleet.pools))
-        # Divisible by every possible number of on-time sessions.
         self.shares = math.lcm(*range(1, instance.workload.num_sessions + 1))
         self.failing: dict[str, _Cards] = dict.fromkeys(self.pools, ())
         for fault in instance.faults:
-            name = fault.pool or instance.fleet.pools[0].name
-            mine = {*self.failing[name], CardId(fault.server, fault.card)}
-            self.failing[name] = tuple(sorted(mine))
+            name, card = fault.pool or next(iter(self.pools)), CardId(fault.server, fault.card)
+            self.failing[name] = tuple(sorted({*self.failing[name], card}))
         self._rows: dict[tuple[_Kind, tuple[int, ...]], _Row | None] = {}
         self._tables: dict[_Kind, dict[tuple[int, ...], list[_Row]]] = {}
 
-    def spend(self, what: str = "partial plans") -> None:
-        self.left[what] -= 1
+    def spend(self, what: str = "partial plans", count: int = 1) -> None:
+        self.left[what] -= count
         if self.left[what] < 0:
             raise TooLargeError(f"more {what} than exhaustive search was told to look at")
 
@@ -130,53 +126,56 @@ class _Prices:
         return self._rows[kind, queue]
 
     def _run(self, kind: _Kind, queue: tuple[int, ...]) -> _Row | None:
-        instance, pool = self.instance, self.pools[kind.pool]
-        held = [self.cohorts[c] for c in queue]
-        need = card_weight_bytes(instance.model, kind.tp) + instance.runtime.workspace_bytes
-        if need + card_kv_bytes(instance, kind.tp, held) > usable_bytes(instance, pool):
+        pool, power, model = self.pools[kind.pool], self.power_unit, self.instance.model
+        usable = usable_bytes(self.instance, pool)
+        if not queue:
+            need = card_weight_bytes(model, kind.tp) + self.instance.runtime.workspace_bytes
+            return _Row(queue, need, 0, 0, 0, 0, 0, 0) if need <= usable else None
+        before, cohort = self.row(kind, queue[:-1]), self.cohorts[queue[-1]]
+        more = card_kv_bytes(self.instance, kind.tp, (cohort,))
+        if before is None or before.card_bytes + more > usable:
             return None
-        service = self.service[kind._replace(failing=())]
+        release, due = self.windows[queue[-1]]
+        service = self.ticks[kind._replace(failing=())][queue[-1]]
         # Sound cards never stall, so the failing ones stand for the whole serving instance.
         owner = ServingInstance(kind.pool, ParallelConfig(), NO_COLLECTIVE, kind.failing)
-        jobs = [(self.cohorts[c].release_s, service[c]) for c in queue]
-        ends = [run.finish_s for run in run_queue(jobs, instance_stalls(instance, owner))]
-        waits = [end_s - cohort.release_s for cohort, end_s in zip(held, ends, strict=True)]
-        due = [cohort.deadline_s for cohort in held]
-        end = int(max(ends, default=ZERO) * self.unit)
-        card_power = (pool.server.power_w or 0) * self.power_unit // pool.server.num_cards
-        return _Row(
-            queue,
-            end,
-            int(max(waits, default=ZERO) * self.unit),
-            int(sum(ends, ZERO) * self.unit),
-            sum(by is None or end_s <= by for by, end_s in zip(due, ends, strict=True)),
-            end * kind.tp,
-            end * kind.tp * card_power,
-        )
+        found = instance_stalls(self.instance, owner)
+        stalls = [Stall(s.from_s * self.unit, s.until_s * self.unit) for s in found]
+        end = run_session(max(Fraction(before.end), release), service, stalls).finish_s
+        late = cohort.deadline_s is not None and end > due
+        ticks, latency = int(end), max(before.latency, int(end) - int(release))
+        watts = (pool.server.power_w or 0) * power // pool.server.num_cards
+        done, on_time = before.completions + ticks, before.on_time + (not late)
+        held, paid = before.card_bytes + more, ticks * kind.tp
+        return _Row(queue, held, ticks, latency, done, on_time, paid, paid * watts)
 
     def table(self, kind: _Kind) -> dict[tuple[int, ...], list[_Row]]:
         """Return every queue that fits on a kind, by how many sessions of each cohort it has."""
         if kind not in self._tables:
+            sizes = [cohort.num_sessions for cohort in self.cohorts]
+            everything = tuple(c for c, size in enumerate(sizes) for _ in range(size))
+            orders = math.factorial(sum(sizes)) // math.prod(map(math.factorial, sizes))
+            # One such serving instance alone makes this many plans: fail before listing them.
+            if orders > self.left["plans"] and self.row(kind, everything) is not None:
+                self.spend("plans", orders)
             table = self._tables[kind] = {}
             queues: list[tuple[int, ...]] = [()]
             for queue in queues:  # grows as it goes
                 row = self.row(kind, queue)
                 if row is not None:  # else a longer queue does not fit either
-                    counts = tuple(queue.count(c) for c in range(len(self.cohorts)))
+                    counts = tuple(queue.count(c) for c in range(len(sizes)))
                     table.setdefault(counts, []).append(row)
-                    more = (c for c, n in enumerate(counts) if n < self.cohorts[c].num_sessions)
-                    queues.extend((*queue, c) for c in more)
+                    queues.extend((*queue, c) for c, size in enumerate(sizes) if counts[c] < size)
         return self._tables[kind]
 
 
 def _measures(instance: Instance, prices: _Prices) -> list[tuple[int, int, int]]:
     """Return each objective as (index, factor, scale): total[index] * factor / scale."""
-    fleet, unit, sessions = instance.fleet, prices.unit, instance.workload.num_sessions
-    watts = sum((pool.server.power_w or 0) * pool.num_servers for pool in fleet.pools)
+    cards, unit, sessions = instance.fleet.num_cards, prices.unit, instance.workload.num_sessions
+    watts = sum((pool.server.power_w or 0) * pool.num_servers for pool in instance.fleet.pools)
     occupied, energy, cost = (4, 1), (5, 1), (7, 1)
     if instance.objective.billing == "fleet":
-        occupied, energy = (0, fleet.num_cards), (0, watts * prices.power_unit)
-        cost = (8, fleet.num_cards)
+        occupied, energy, cost = (0, cards), (0, watts * prices.power_unit), (8, cards)
     known = {
         "makespan": (0, 1, unit),
         "max_latency": (1, 1, unit),
@@ -191,7 +190,8 @@ def _measures(instance: Instance, prices: _Prices) -> list[tuple[int, int, int]]
 
 def _totals(outline: _Outline, shares: int) -> tuple[int, ...]:
     """Return what `_measures` reads: 3 is the sessions on time, 7 and 8 are shared among them."""
-    _, ends, latencies, completions, on_time, card_times, energies = zip(*outline[1], strict=True)
+    _, _, *columns = zip(*outline[1], strict=True)
+    ends, latencies, completions, on_time, card_times, energies = columns
     end, in_time, card_time = max(ends), sum(on_time), sum(card_times)
     each, cards = shares // max(in_time, 1), sum(kind.tp for kind, _ in outline[0])
     first = end, max(latencies), sum(completions), in_time, card_time, sum(energies), cards
@@ -218,8 +218,7 @@ class _Best:
         if self.found is None:
             return ExhaustiveResult(None, None, num_plans)
         values, outline = self.found
-        scaled = zip(values, self.measures, strict=True)
-        claimed = tuple(Fraction(value, scale) for value, (_, _, scale) in scaled)
+        claimed = tuple(Fraction(v, m[2]) for v, m in zip(values, self.measures, strict=True))
         plan = _concrete(self.instance, outline)
         judged = evaluate(self.instance, plan)
         actual = tuple(judged.objective(name) for name in self.instance.objective.minimise)
@@ -292,7 +291,6 @@ def _takes(prices: _Prices, shape: _Kind, free: _Cards) -> Iterator[_Cards]:
 
 def _mixed(prices: _Prices) -> Iterator[tuple[_Slot, ...]]:
     """Yield one deployment for every multiset of kinds that the fleet can hold side by side."""
-    # A shape that cannot even hold the weights serves no one.
     shapes = [shape for shape in sorted(prices.service) if prices.row(shape, ()) is not None]
     whole = {
         name: tuple(starmap(CardId, product(range(pool.num_servers), range(pool.server.num_cards))))
@@ -307,8 +305,7 @@ def _mixed(prices: _Prices) -> Iterator[tuple[_Slot, ...]]:
 
     # For each multiset of kinds the ways to place it (slots, free cards), by what is left.
     level: dict[tuple[_Kind, ...], _Ways] = {(): {"": ((), whole)}}
-    # More serving instances than sessions would leave some idle.
-    for _ in range(prices.instance.workload.num_sessions):
+    for _ in range(prices.instance.workload.num_sessions):  # more than that would idle
         wider: dict[tuple[_Kind, ...], _Ways] = {}
         for chosen, ways in level.items():
             later = [s for s in shapes if not chosen or s >= chosen[-1]._replace(failing=())]
@@ -339,8 +336,7 @@ def _round_robin(prices: _Prices, slots: tuple[_Slot, ...]) -> Iterator[_Outline
             row = prices.row(line[j][0], order[i :: len(line)])
             if row is not None and line[j][0] not in tried:
                 tried.add(line[j][0])
-                swapped = (*line[:i], line[j], *line[i:j], *line[j + 1 :])
-                yield from extend(swapped, (*rows, row))
+                yield from extend((*line[:i], line[j], *line[i:j], *line[j + 1 :]), (*rows, row))
 
     yield from extend(slots, ())
 
@@ -377,9 +373,8 @@ def solve_many(
 
     The objective of `instance` itself is ignored. Ties go to the plan enumerated first.
 
-    Raises TooLargeError as soon as there are more plans than `max_plans` (or clearly too many to
-    begin with), MismatchError when the evaluator disagrees with the values of an optimum, and
-    ValueError when an objective does not suit the instance (energy without power).
+    Raises TooLargeError as soon as there are more than `max_plans` (or obviously will be),
+    MismatchError when the evaluator disagrees, ValueError for energy without known power.
     """
     # Validated again, because the evaluator and the on-time rule read the objective.
     problems = [Instance.model_validate({**dict(instance), "objective": o}) for o in objectives]

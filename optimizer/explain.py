@@ -162,10 +162,12 @@ def reject_loser(
     """Say why a candidate deployed alone is not the plan: memory, lateness, or the objective."""
     candidate, evaluation = report.candidate, report.evaluation
     place = (candidate.pool, candidate.tp, candidate.num_servers, candidate.collective)
-    count = len(report.plan.instances)
     if report.short_bytes:
-        short = report.short_bytes
-        text = f"{human_bytes(short)} ({short} B) short: {count} instance(s) hold all sessions"
+        short, fullest = report.short_bytes, max(evaluation.cards, key=lambda c: c.total_bytes)
+        text = (
+            f"a card needs {human_bytes(fullest.total_bytes)} of its "
+            f"{human_bytes(fullest.capacity_bytes)}: {human_bytes(short)} ({short} B) short"
+        )
         return Rejection(*place, "memory", short, "B", text)
     late = late_by_s(tables, evaluation)
     if late:

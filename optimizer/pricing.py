@@ -120,8 +120,13 @@ class _Builder:
             self.reject(pool, tp, 1, None, "uneven_span", 1, "cards", text)
 
     def fits(self, pool: Pool, tp: int) -> bool:
-        """Whether a card holds its weights and the smallest session; a rejection if not."""
+        """Whether a card holds its weights and the smallest session; a rejection if not.
+
+        In a uniform search an instance may stand idle, so there the weights alone are enough.
+        """
         smallest = min(c.held_tokens for c in self.instance.workload.cohorts)
+        if self.instance.search.deployment == "uniform" and self.free_bytes(pool, tp) >= 0:
+            return True
         short = smallest * kv_bytes_per_token_per_card(self.instance.model, tp) - self.free_bytes(
             pool, tp
         )
@@ -129,8 +134,8 @@ class _Builder:
             return True
         need = self.usable_bytes(pool) + short
         text = (
-            f"one session needs {human_bytes(need)} on each card, which has "
-            f"{human_bytes(self.usable_bytes(pool))}: {human_bytes(short)} ({short} B) short"
+            f"a card needs {human_bytes(need)} of its {human_bytes(self.usable_bytes(pool))} for "
+            f"one session: {human_bytes(short)} ({short} B) short"
         )
         self.reject(pool, tp, 1, None, "memory", short, "B", text)
         return False

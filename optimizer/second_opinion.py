@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from optimizer.backends import Finished, Runner
-from optimizer.bounds import lateness_reason, most_on_time, term_bound
-from optimizer.errors import TooLargeError
+from optimizer.bounds import lateness_reason, most_on_time, term_bound, unserved_cohort
+from optimizer.errors import BackendUnavailable, TooLargeError
 from optimizer.exhaustive import solve_exhaustively
 from optimizer.protocols import Term, Termination
 from optimizer.tables import ProblemTables
@@ -39,6 +39,10 @@ def by_bound(
         need, most = tables.instance.min_on_time_sessions, most_on_time(tables)
         if not tables.kinds or tables.layouts == ():
             return SecondOpinion("rules", True, "every candidate breaks a rule")
+        unserved = unserved_cohort(tables)
+        if unserved is not None:
+            detail = f"no candidate has memory for a session of cohort {unserved!r}"
+            return SecondOpinion("rules", True, detail)
         if most < need:
             detail = lateness_reason(tables) or f"at most {most} sessions can be on time"
             return SecondOpinion("bound", True, detail)
@@ -72,6 +76,10 @@ def by_backend(
         finished = runner.next()
         if finished is None:
             break
+        if finished.error is not None and not isinstance(
+            finished.error, BackendUnavailable | TooLargeError
+        ):
+            raise finished.error
         if not finished.is_proof:
             declined.append(f"{finished.name}: {finished.error or 'no proof in time'}")
             continue

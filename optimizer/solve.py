@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from instances.instance import Instance
 from optimizer.backends import Finished, Runner, no_backend, run_until_proof
-from optimizer.errors import InputError, PlannerError
+from optimizer.errors import InputError, PlannerError, TooLargeError
 from optimizer.explain import CandidateReport, candidate_reports
 from optimizer.incumbent import Incumbent
 from optimizer.objectives import objective_terms
@@ -116,7 +116,7 @@ def _decide(
     """Run solvers until a proof, then seek the second opinion; an interrupt keeps the best plan."""
     record = SolveRecord(tables, request.terms, reports, incumbent)
     if not tables.kinds or tables.layouts == ():
-        record.opinion = by_bound(tables, request.terms, None)
+        record.opinion = by_oracle(tables, None) or by_bound(tables, request.terms, None)
         record.termination = Termination.INFEASIBLE
         return record
     runner, failures = Runner(request), list[Finished]()
@@ -124,9 +124,7 @@ def _decide(
     try:
         finished = run_until_proof(runner, names, threads, failures.append)
         if finished is None and len(failures) == len(names):
-            if incumbent.plan is None or options.solver != "auto":
-                raise no_backend(failures)
-            record.limit, record.reason = "size", str(no_backend(failures))
+            _excuse(record, failures, request)
             return record
         record.take(finished)
         if record.is_claimed_proof:
@@ -137,6 +135,17 @@ def _decide(
     finally:
         runner.stop()
     return record
+
+
+def _excuse(record: SolveRecord, failures: list[Finished], request: SolveRequest) -> None:
+    """Keep a verified plan that no solver could improve on; raises where there is no excuse."""
+    error = no_backend(failures)
+    if time.monotonic() >= request.deadline:
+        record.limit = "time"
+    elif isinstance(error, TooLargeError) and record.incumbent.plan is not None:
+        record.limit, record.reason = "size", str(error)
+    else:
+        raise error
 
 
 def _second_opinion(

@@ -1,10 +1,11 @@
-"""Random tiny instances: reproducible, valid, varied, and solved by the oracle as evaluate judges."""
+"""Random tiny instances: reproducible, valid, varied, and solved as `evaluate` judges."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain, combinations, permutations, product
+from fractions import Fraction
+from itertools import combinations, permutations, product
 
 import pytest
 
@@ -138,7 +139,7 @@ def _all_plans(instance: Instance) -> Iterator[Plan]:
     for count in range(1, instance.fleet.num_cards + 1):
         groups = permutations(servings, count) if dealt else combinations(servings, count)
         for group in groups:
-            owned = list(chain(*(((s.pool, card) for card in s.cards) for s in group)))
+            owned = [(serving.pool, card) for serving in group for card in serving.cards]
             if len(set(owned)) < len(owned):
                 continue
             if dealt:
@@ -159,30 +160,29 @@ def _all_plans(instance: Instance) -> Iterator[Plan]:
                 )
 
 
-def _naive_size(instance: Instance) -> int:
-    return (4**instance.fleet.num_cards) * (3**instance.workload.num_sessions)
+def _is_smallest(instance: Instance) -> bool:
+    """Whether trying every plan without symmetry takes a fraction of a second."""
+    cards, sessions = instance.fleet.num_cards, instance.workload.num_sessions
+    return cards + sessions <= 5 or (cards, sessions) in ((4, 2), (2, 4))
 
 
-SMALLEST = sorted(SEEDS, key=lambda seed: (_naive_size(tiny_instance(seed)), seed))
-
-
-@pytest.mark.parametrize("seed", [*SMALLEST[:120:3]])
+@pytest.mark.parametrize("seed", [s for s in range(150) if _is_smallest(tiny_instance(s))])
 def test_the_oracle_misses_no_plan_that_evaluate_accepts(seed: int) -> None:
     instance = tiny_instance(seed)
     objectives = [
-        Objective(minimise=(name, "mean_completion") if name != "mean_completion" else (name,))
-        for name in OBJECTIVES
+        Objective(minimise=names, billing=billing)
+        for billing in ("fleet", "instance")
+        for names in ((name, "mean_completion") for name in OBJECTIVES if name != "mean_completion")
     ]
-    objectives += [o.model_copy(update={"billing": "instance"}) for o in objectives]
-    problems = [instance.model_copy(update={"objective": o}) for o in objectives]
-    best: list[tuple[object, ...] | None] = [None] * len(objectives)
+    best: list[tuple[Fraction, ...] | None] = [None] * len(objectives)
     for plan in _all_plans(instance):
-        for i, problem in enumerate(problems):
-            judged = evaluate(problem, plan)
-            if not judged.is_feasible:
-                if {v.rule for v in judged.violations} != {"on_time"}:
-                    break
-                continue
-            values = tuple(judged.objective(name) for name in problem.objective.minimise)
-            best[i] = values if best[i] is None else min(best[i], values)
+        for i, objective in enumerate(objectives):
+            problem = instance.model_copy(update={"objective": objective})
+            if i in (0, len(objectives) // 2):  # the account depends on nothing but the billing
+                judged = evaluate(problem, plan)
+            if {violation.rule for violation in judged.violations} - {"on_time"}:
+                break
+            if judged.num_on_time >= problem.min_on_time_sessions:
+                values = tuple(judged.objective(name) for name in objective.minimise)
+                best[i] = min(best[i] or values, values)
     assert [result.values for result in solve_many(instance, objectives)] == best

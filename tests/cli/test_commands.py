@@ -1,0 +1,422 @@
+"""Every command of `supernode`: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from cli.main import run
+from instances.catalog_store import catalog_kinds, catalog_names
+from instances.io import example_names, example_text
+
+#: Sentence of the best plan of each bundled example; None where there is none.
+SENTENCES: dict[str, str | None] = {
+    "four-sessions-128k": "8 cards = 4 instances × TP2 (ring)",
+    "four-sessions-32k": "8 cards = 4 instances × TP2 (ring)",
+    "four-sessions-fault": "8 cards = 4 instances × TP2 (ring)",
+    "infeasible-deadline": None,
+    "mixed-wins": "8 cards = 2 instances × TP2 (ring) + 1 instance × TP4 (ring)",
+    "one-session-50ms": "8 cards = 1 instance × TP8 (ring)",
+    "two-servers-one-session": "8 of 16 cards = 1 instance × TP8 (ring)",
+}
+COMMANDS = ("solve", "verify", "schema", "catalog", "examples")
+
+Capture = pytest.CaptureFixture[str]
+Document = dict[str, Any]
+
+
+def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    code = run(list(arguments))
+    return code, *capsys.readouterr()
+
+
+def process(
+    *arguments: str, text: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from cli.main import main; main()", *arguments],
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, **environment},
+        timeout=60,
+    )
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    """Exit 2, nothing on standard output, one line on standard error that holds the words."""
+    code, out, err = result
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    for word in words:
+        assert word in err
+
+
+def save(path: Path, document: object) -> str:
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+def example(name: str) -> Document:
+    document: Document = json.loads(example_text(name))
+    return document
+
+
+def schema_of(capsys: Capture, kind: str) -> Document:
+    code, out, err = call(capsys, "schema", kind)
+    assert (code, err) == (0, "")
+    schema: Document = json.loads(out)
+    return schema
+
+
+def group(tp: int, *served: tuple[list[int], list[str]], pool: str = "hgx") -> Document:
+    """Serving instances of one kind in server 0: the cards and the sessions of each."""
+    return {
+        "count": len(served),
+        "pool": pool,
+        "parallel": {"tp": tp},
+        "collective": "ring" if tp > 1 else "none",
+        "cards_per_instance": tp,
+        "placement": [[{"server": 0, "cards": cards}] for cards, _ in served],
+        "sessions": [sessions for _, sessions in served],
+    }
+
+
+BATCH = (([4, 5], ["batch/0"]), ([6, 7], ["batch/1"]))
+GOOD_PLAN = {"groups": [group(4, ([0, 1, 2, 3], ["urgent/0"])), group(2, *BATCH)]}
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_solve_prints_the_plan_and_its_proof(name: str, capsys: Capture) -> None:
+    code, out, err = call(capsys, "solve", name)
+    assert err == ""
+    if SENTENCES[name] is None:
+        assert code == 3
+        assert "infeasible, proven" in out
+        assert "needs 41.18 ms" in out
+    else:
+        assert code == 0
+        assert "optimal, verified" in out
+        assert f"plan       {SENTENCES[name]}\n" in out
+        assert "second opinion: " in out
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_json_fits_its_schema_and_the_output_file_says_the_same(
+    name: str, capsys: Capture, tmp_path: Path
+) -> None:
+    schema, target = schema_of(capsys, "result"), tmp_path / "result.json"
+    code, out, err = call(capsys, "solve", name, "--json", "-o", str(target))
+    assert (code, err) == (3 if SENTENCES[name] is None else 0, "")
+    document = json.loads(out)
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert target.read_text(encoding="utf-8") == out
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+    again = tmp_path / "again.json"
+    assert call(capsys, "solve", name, "-o", str(again))[0] == code
+    written = json.loads(again.read_text(encoding="utf-8"))
+    assert {**written, "seconds": 0} == {**document, "seconds": 0}
+    if document["plan"] is None:
+        refused(call(capsys, "verify", name, str(target)), "holds no plan")
+    else:
+        assert call(capsys, "verify", name, str(target))[0] == 0
+
+
+def test_instance_is_a_path_or_standard_input_or_an_example(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, sentence = example_text("mixed-wins"), SENTENCES["mixed-wins"]
+    assert sentence is not None
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="utf-8")
+    assert sentence in call(capsys, "solve", str(path))[1]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert sentence in call(capsys, "solve", "-")[1]
+    monkeypatch.chdir(tmp_path)
+    refused(call(capsys, "solve", "no-such-file.json"), "no-such-file.json", "no such file")
+    refused(call(capsys, "solve", str(tmp_path)), str(tmp_path))
+    Path("mixed-wins").write_text("{}", encoding="utf-8")
+    refused(call(capsys, "solve", "mixed-wins"), "mixed-wins: ")  # a file wins over the example
+
+
+def test_a_whole_process_solves_and_verifies_with_nothing_on_standard_error(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    solved = process("solve", "-", "-o", str(target), text=example_text("mixed-wins"))
+    assert (solved.returncode, solved.stderr) == (0, "")
+    assert f"plan       {SENTENCES['mixed-wins']}\n" in solved.stdout
+    assert "\x1b" not in solved.stdout
+    verified = process("verify", "mixed-wins", "-", text=target.read_text(encoding="utf-8"))
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert "mixed-wins: the plan holds" in verified.stdout
+    assert process("solve", "infeasible-deadline").returncode == 3
+
+
+def test_verify_accepts_a_hand_written_plan(capsys: Capture, tmp_path: Path) -> None:
+    jsonschema.Draft202012Validator(schema_of(capsys, "plan")).validate(GOOD_PLAN)
+    path = save(tmp_path / "plan.json", GOOD_PLAN)
+    code, out, err = call(capsys, "verify", "mixed-wins", path)
+    assert (code, err) == (0, "")
+    assert "the plan holds" in out
+    assert "3 of 3 on time" in out
+    code, out, err = call(capsys, "verify", "mixed-wins", path, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["holds"] is True
+    assert json.loads(out)["evaluation"]["violations"] == []
+
+
+# One card holds 32.77 GB of weights, 3 × 17.18 GB of KV and 2.15 GB of workspace.
+OVERFULL = [group(2, ([0, 1], ["urgent/0", "batch/0", "batch/1"]))]
+LATE = [group(2, ([0, 1], ["urgent/0"]), *BATCH)]
+OVERLAP = [group(4, ([0, 1, 2, 4], ["urgent/0"])), group(2, *BATCH)]
+UNSERVED = [group(4, ([0, 1, 2, 3], ["urgent/0"])), group(2, BATCH[0])]
+NOWHERE = [group(4, ([0, 1, 2, 8], ["urgent/0"])), group(2, *BATCH)]
+BROKEN_PLANS = {
+    "memory": (OVERFULL, 6_460_000_000, "B short"),
+    "on_time": (LATE, 1, "2 of 3 sessions end on time; at least 3 must"),
+    "card_overlap": (OVERLAP, 1, "card 4 of server 0 in 'hgx' is owned 2 times"),
+    "session_missing": (UNSERVED, 1, "1 session(s) are served by no instance"),
+    "unknown_card": (NOWHERE, 1, "has no card 8 in a server 0"),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN_PLANS)
+def test_verify_measures_what_a_plan_breaks(rule: str, capsys: Capture, tmp_path: Path) -> None:
+    groups, amount, message = BROKEN_PLANS[rule]
+    path = save(tmp_path / "plan.json", {"groups": groups})
+    code, out, err = call(capsys, "verify", "mixed-wins", path, "--json")
+    assert (code, err) == (5, "")
+    found = [v for v in json.loads(out)["evaluation"]["violations"] if v["rule"] == rule]
+    assert found
+    assert found[0]["amount"] == pytest.approx(amount, rel=0.01)
+    assert message in found[0]["message"]
+    code, out, err = call(capsys, "verify", "mixed-wins", path)
+    assert (code, err) == (5, "")
+    assert "does not hold" in out
+    assert message in " ".join(out.split())
+    if rule == "memory":
+        assert f"{int(found[0]['amount'])} B short" in " ".join(out.split())
+
+
+def _wrong_value(result: Document) -> None:
+    result["objective"]["verified_exact"] = "1/3"
+
+
+def _wrong_claim(result: Document) -> None:
+    result["objective"]["claimed"] *= 0.5
+
+
+def _wrong_bound(result: Document) -> None:
+    result["objective"]["bound_exact"] = "1/1000"
+
+
+def _wrong_plan_sha(result: Document) -> None:
+    result["certificate"]["plan_sha256"] = "0" * 64
+
+
+def _wrong_instance_sha(result: Document) -> None:
+    result["certificate"]["instance_sha256"] = "0" * 64
+
+
+def _tampered_plan(result: Document) -> None:
+    for part in result["plan"]["groups"]:
+        part["sessions"].reverse()
+
+
+@pytest.mark.parametrize(
+    ("tamper", "said"),
+    [
+        (_wrong_value, "not 1/3"),
+        (_wrong_claim, "claimed cost_per_on_time_session is 0.158"),
+        (_wrong_bound, "does not meet its bound"),
+        (_wrong_plan_sha, "plan_sha256 differs"),
+        (_wrong_instance_sha, "instance_sha256 differs"),
+        (_tampered_plan, "plan_sha256 differs"),
+    ],
+)
+def test_verify_reports_every_false_claim_of_a_result(
+    tamper: Callable[[Document], None], said: str, capsys: Capture, tmp_path: Path
+) -> None:
+    result = json.loads(call(capsys, "solve", "mixed-wins", "--json")[1])
+    tamper(result)
+    path = save(tmp_path / "result.json", result)
+    code, out, err = call(capsys, "verify", "mixed-wins", path)
+    assert (code, err) == (5, "")
+    assert said in " ".join(out.split())
+    code, out, err = call(capsys, "verify", "mixed-wins", path, "--json")
+    assert (code, err) == (5, "")
+    assert any(said in line for line in json.loads(out)["mismatches"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", '{"groups": 1}', '{"group": []}', "{"])
+def test_verify_refuses_what_is_not_a_plan(text: str, capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text, encoding="utf-8")
+    refused(call(capsys, "verify", "mixed-wins", str(path)), "plan.json: ")
+
+
+def test_verify_prints_the_kv_bytes_of_a_published_configuration(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    """Qwen2.5-7B keeps 28 layers × 2 × 4 heads × 128 × 2 B = 57,344 B per token."""
+    document = example("one-session-50ms")
+    sizes = {"num_layers": 28, "hidden_size": 3584, "num_heads": 28, "num_kv_heads": 4}
+    more = {"head_dim": 128, "ffn_size": 18944, "vocab_size": 152064, "qkv_bias": True}
+    document["model"] = {"name": "Qwen2.5-7B", **sizes, **more}
+    card = {"name": "one card", "accelerator": "h100-sxm", "num_cards": 1, "fabric": "nvlink-4"}
+    document["fleet"] = {"pools": [{"name": "one", "server": card, "num_servers": 1}]}
+    problem = save(tmp_path / "qwen.json", document)
+    plan = save(tmp_path / "plan.json", {"groups": [group(1, ([0], ["chat/0"]), pool="one")]})
+    code, out, err = call(capsys, "verify", problem, plan)
+    assert code in (0, 5), err  # whether 50 ms suffice is not the question here
+    assert "KV per token 57,344 B" in out
+    judged = json.loads(call(capsys, "verify", problem, plan, "--json")[1])
+    assert judged["evaluation"]["kv_bytes_per_token"] == 57_344
+
+
+def test_schemas_are_valid_and_every_example_fits(capsys: Capture) -> None:
+    for kind in ("instance", "result", "plan"):
+        jsonschema.Draft202012Validator.check_schema(schema_of(capsys, kind))
+    assert call(capsys, "schema")[1] == call(capsys, "schema", "instance")[1]
+    validator = jsonschema.Draft202012Validator(schema_of(capsys, "instance"))
+    for name in example_names():
+        errors = [f"{e.json_path}: {e.message[:80]}" for e in validator.iter_errors(example(name))]
+        assert not errors, name
+    refused(call(capsys, "schema", "nothing"), "nothing")
+
+
+def test_catalog_lists_kinds_then_names_then_one_entry_with_sources(capsys: Capture) -> None:
+    code, out, err = call(capsys, "catalog")
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == list(catalog_kinds())
+    for kind in catalog_kinds():
+        code, out, err = call(capsys, "catalog", kind)
+        assert (code, err, out.split()) == (0, "", list(catalog_names(kind)))
+        for name in catalog_names(kind):
+            code, out, err = call(capsys, "catalog", kind, name)
+            assert (code, err) == (0, "")
+            assert json.loads(out)["name"] == name
+            assert json.loads(out)["sources"]
+    refused(call(capsys, "catalog", "planets"), "'planets'", "accelerators")
+    refused(call(capsys, "catalog", "models", "qwen3-33b"), "'qwen3-33b'", "qwen3-32b")
+
+
+def test_examples_are_listed_and_printed(capsys: Capture) -> None:
+    code, out, err = call(capsys, "examples")
+    assert (code, err) == (0, "")
+    assert [line.split(": ")[0] for line in out.splitlines()] == sorted(SENTENCES)
+    assert all(line.split(": ")[1] for line in out.splitlines())
+    for name in example_names():
+        assert call(capsys, "examples", name) == (0, example_text(name), "")
+    refused(call(capsys, "examples", "no-such"), "no-such", "mixed-wins")
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_the_best_known_plan_of_an_example_verifies(
+    name: str, capsys: Capture, tmp_path: Path
+) -> None:
+    code, out, err = call(capsys, "examples", name, "--best")
+    assert (code, err) == (0, "")
+    best, path = json.loads(out), tmp_path / "best.json"
+    path.write_text(out, encoding="utf-8")
+    if SENTENCES[name] is None:
+        assert best["plan"] is None
+    else:
+        assert call(capsys, "verify", name, str(path))[0] == 0
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help_of_every_command(command: tuple[str, ...], capsys: Capture) -> None:
+    code, out, err = call(capsys, *command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(('supernode', *command))} ")
+    assert call(capsys, *command, "-h") == (0, out, "")
+    if command and command[0] in ("solve", "verify"):
+        assert "3 proven infeasible" in out
+
+
+def test_help_does_not_load_solvers() -> None:
+    """The heavy packages wait until a command needs them."""
+    code = "import sys; from cli.main import run; run(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = done.stdout.splitlines()[-1]
+    assert "'cli.main'" in loaded
+    for package in ("ortools", "pulp", "highspy", "pydantic", "numpy"):
+        assert f"'{package}'" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("solve",), "INSTANCE"),
+        (("verify", "mixed-wins"), "PLAN"),
+        (("solve", "mixed-wins", "--no-such-option"), "--no-such-option"),
+        (("solve", "mixed-wins", "--threads", "-1"), "--threads"),
+        (("solve", "mixed-wins", "--threads", "two"), "--threads"),
+        (("solve", "mixed-wins", "--seed", "2147483648"), "--seed"),
+        (("solve", "mixed-wins", "--time-limit", "-1"), "--time-limit"),
+        (("solve", "mixed-wins", "--time-limit", "nan"), "--time-limit"),
+        (("solve", "mixed-wins", "--time-limit", "1e999999999"), "--time-limit"),
+        (("solve", "mixed-wins", "--time-limit", "5 parsecs"), "--time-limit"),
+        (("solve", "mixed-wins", "--solver", "abacus"), "'abacus'"),
+        (("solve", "mixed-wins", "--solver", ""), "''"),
+        (("catalog", "models", "qwen3-32b", "more"), "more"),
+        (("no-such-command",), "no-such-command"),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments: tuple[str, ...], word: str, capsys: Capture) -> None:
+    refused(call(capsys, *arguments), word)
+
+
+def test_an_output_that_cannot_be_written_leaves_nothing(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept", encoding="utf-8")
+    for target in (tmp_path / "missing" / "out.json", file / "out.json", tmp_path):
+        refused(call(capsys, "solve", "mixed-wins", "-o", str(target)), str(target))
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert file.read_text(encoding="utf-8") == "kept"
+
+
+def test_an_output_is_written_whole_or_not_at_all(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("before", encoding="utf-8")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+    refused(call(capsys, "solve", "mixed-wins", "-o", str(target)), str(target), "no space")
+    assert target.read_text(encoding="utf-8") == "before"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
+
+
+@pytest.mark.parametrize(
+    "name", ["[red]", "[/]", "[bold]x[/bold]", "名前 é ✓", "tail\\", "{name}%s"]
+)
+def test_names_are_printed_as_they_are_written(name: str, capsys: Capture, tmp_path: Path) -> None:
+    document = example("mixed-wins")
+    document["name"] = document["fleet"]["pools"][0]["name"] = name
+    document["workload"]["cohorts"][0]["name"] = name
+    path, result = save(tmp_path / "named.json", document), tmp_path / "result.json"
+    code, out, err = call(capsys, "solve", path, "-o", str(result))
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name}: optimal, verified in ")
+    assert f"  {name}/0: instance " in out
+    code, out, err = call(capsys, "verify", path, str(result))
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name}: the plan holds\n")
+    assert f"  {name}/0/0, {name}/0/1" in out
+
+
+def test_a_terminal_without_unicode_gets_replacements(tmp_path: Path) -> None:
+    done = process("solve", "mixed-wins", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 instances ? TP2 (ring)" in done.stdout

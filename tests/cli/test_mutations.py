@@ -1,0 +1,377 @@
+"""1,000 broken instance files: each is refused with exit 2 and one line that says where."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from instances.io import example_names, example_text, field_path, load_instance
+
+NUM_MUTATIONS, CHUNK, SEED = 1000, 100, 20240607
+
+#: A line of an error is for reading, whatever the input was.
+MAX_LINE_CHARS = 1000
+
+Path_ = tuple[str | int, ...]
+
+RAW = "@raw:{}@"
+PLACE = r"line \d+ column \d+"
+
+ZERO_OK_COUNTS = {"context_tokens", "server", "card"}
+COUNTS = ZERO_OK_COUNTS | {
+    *("num_servers", "num_cards", "num_sessions", "new_tokens", "num_layers", "hidden_size"),
+    *("num_heads", "num_kv_heads", "head_dim", "ffn_size", "vocab_size", "ranks", "servers"),
+}
+ZERO_OK_QUANTITIES = {
+    *("release_s", "at_s", "alpha_s", "workspace_bytes", "power_w"),
+    *("min_on_time_fraction", "usable_memory_fraction"),  # 0 is judged with the other fields
+}
+QUANTITIES = ZERO_OK_QUANTITIES | {
+    *("deadline_s", "stall_s", "memory_bytes", "memory_bandwidth_bytes_per_s"),
+    *("bandwidth_bytes_per_s", "message_bytes", "time_s"),
+}
+BOOLEANS = {"tied_embeddings", "qk_norm", "qkv_bias"}
+NULL_OK = {"deadline_s", "power_w", "fabric_between", "tp", "pool"}
+NON_EMPTY_LISTS = {"pools", "cohorts", "minimise", "collectives", "rows"}
+REQUIRED = {
+    *("name", "model", "fleet", "workload", "objective", "pools", "server", "num_servers"),
+    *("cohorts", "num_sessions", "context_tokens", "new_tokens", "minimise", "at_s", "stall_s"),
+}
+#: Objects whose keys are data, so that no field of theirs is unknown or required.
+FREE_OBJECTS = {"sources", "peak_flops_per_s"}
+
+NOT_A_NUMBER = ["NaN", "Infinity", "-Infinity"]
+HUGE = ["1e300", "1e999999999", "-1e999999999", "9" * 50, "9" * 5000, "0." + "3" * 200]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One broken file: its bytes, and a pattern that the message must hold."""
+
+    kind: str
+    data: bytes
+    place: str
+
+
+@cache
+def _documents() -> tuple[dict[str, Any], ...]:
+    """Every bundled example, as it is written and with its catalog entries written out."""
+    raw = [json.loads(example_text(name)) for name in example_names()]
+    full = [load_instance(name).model_dump(mode="json") for name in example_names()]
+    return (*raw, *full)
+
+
+def _walk(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every value of a document below its root, with its path."""
+    items: list[tuple[str | int, Any]] = []
+    if isinstance(node, dict):
+        items = list(node.items())
+    elif isinstance(node, list):
+        items = list(enumerate(node))
+    for key, value in items:
+        yield (*path, key), value
+        yield from _walk(value, (*path, key))
+
+
+def _at(document: Any, path: Path_) -> Any:
+    for part in path:
+        document = document[part]
+    return document
+
+
+def _name(path: Path_) -> str:
+    """The field a value belongs to; items of a list belong to the list."""
+    return next(str(part) for part in reversed(path) if isinstance(part, str))
+
+
+def _encode(document: Any) -> bytes:
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return re.sub(r'"@raw:(.*?)@"', r"\1", text).encode()
+
+
+def _named(path: Path_) -> str:
+    return re.escape(field_path(path)) + r"(?!\w)"
+
+
+def _bad_values(path: Path_, value: Any, rng: random.Random) -> list[Any]:
+    """Values that no field of this kind may have."""
+    name = "text" if path[-2:-1] == ("sources",) else _name(path)
+    raw = [RAW.format(text) for text in NOT_A_NUMBER + HUGE]
+    nothing = [] if name in NULL_OK else [None]
+    if name == "peak_flops_per_s" or (len(path) > 1 and path[-2] == "peak_flops_per_s"):
+        name, nothing = "deadline_s", []
+    if isinstance(value, dict):
+        return [5, True, [], [value], "", "no-such-entry", RAW.format("NaN"), *nothing]
+    if isinstance(value, list):
+        return [5, True, {}, "no-such-entry", {"0": value}, *([[]] * (name in NON_EMPTY_LISTS))]
+    if name in BOOLEANS:
+        return [0, 1, "true", "", [], {}, RAW.format("NaN"), *nothing]
+    if name in COUNTS:
+        zero = [] if name in ZERO_OK_COUNTS else [0]
+        return [-1, 1.5, True, False, "3", "80GB", "", [], {}, *raw, *nothing, *zero]
+    if name in QUANTITIES:
+        zero = [] if name in ZERO_OK_QUANTITIES else [0, "0", 0.0]
+        units = ["80XB", "130 parsecs", "5 MeV", "1/0", "one", "", "1e99 s", "--5", "5,5"]
+        return [-1, "-5", True, False, [], {}, "9" * 5000, *units, *raw, *nothing, *zero]
+    if name == "schema_version":
+        return [0, 2, "1", True, [], {}, 1.5, None, *raw]
+    wrong = [5, 2.5, True, [], {}, *raw, *nothing]
+    if name in ("name", "pool"):
+        wrong += ["", "\ud800", "x" * rng.randrange(121, 5000)]
+    if name in ("minimise", "collectives", "deployment", "dispatch", "billing", "operation"):
+        wrong += ["", "no-such-choice", "RING ", "x" * 5000]
+    return wrong
+
+
+def wrong_value(rng: random.Random) -> Mutation:
+    """A value of the wrong type, sign, size or unit in one field."""
+    document = deepcopy(rng.choice(_documents()))
+    path, old = rng.choice([(p, v) for p, v in _walk(document) if v is not None])
+    bad = rng.choice(_bad_values(path, old, rng))
+    _at(document, path[:-1])[path[-1]] = bad
+    place = _named(path)
+    if isinstance(bad, str) and bad.startswith("@raw"):
+        place = f"{place}|{PLACE}"
+    text = _encode(document) if bad != "\ud800" else json.dumps(document).encode()
+    return Mutation(f"wrong_value {field_path(path)} = {str(bad)[:40]}", text, place)
+
+
+def missing_field(rng: random.Random) -> Mutation:
+    """A required field is left out."""
+    document = deepcopy(rng.choice(_documents()))
+    paths = [p for p, _ in _walk(document) if p[-1] in REQUIRED and p[0] != "faults"]
+    path = rng.choice([p for p in paths if not FREE_OBJECTS & set(p)])
+    del _at(document, path[:-1])[path[-1]]
+    return Mutation(f"missing_field {field_path(path)}", _encode(document), _named(path))
+
+
+def unknown_field(rng: random.Random) -> Mutation:
+    """An object has a field that does not exist."""
+    document = deepcopy(rng.choice(_documents()))
+    objects = [p for p, v in _walk(document) if isinstance(v, dict) and p[-1] not in FREE_OBJECTS]
+    path = rng.choice([(), *objects])
+    key = rng.choice(["deadline", "num_server", "Name", "x", "名前", "comment"])
+    _at(document, path)[key] = rng.choice([1, "a", None, [], {}])
+    return Mutation(f"unknown_field {key}", _encode(document), _named((*path, key)))
+
+
+def odd_field_name(rng: random.Random) -> Mutation:
+    """An unknown field with a name that would spoil a terminal or fill it."""
+    document = deepcopy(rng.choice(_documents()))
+    document[rng.choice(["\x1b[31mred", "two\nlines", "a\r\vb", "k" * 100_000, "[red]", ""])] = 1
+    return Mutation("odd_field_name", _encode(document), "no such field")
+
+
+def _duplicate_pool(document: dict[str, Any]) -> str:
+    document["fleet"]["pools"] *= 2
+    return r"fleet\b.*'hgx' appears 2 times"
+
+
+def _duplicate_cohort(document: dict[str, Any]) -> str:
+    document["workload"]["cohorts"] += document["workload"]["cohorts"][:1]
+    return r"workload\b.*appears 2 times"
+
+
+def _late_release(document: dict[str, Any]) -> str:
+    document["workload"]["cohorts"][0]["release_s"] = "2h"
+    return r"workload\.cohorts\[0\].*release_s"
+
+
+def _set(path: Path_, value: Any, place: str) -> Callable[[dict[str, Any]], str]:
+    def change(document: dict[str, Any]) -> str:
+        _at(document, path[:-1])[path[-1]] = value
+        return place
+
+    return change
+
+
+def _fault(**changes: Any) -> list[dict[str, Any]]:
+    return [{"card": 0, "at_s": "1ms", "stall_s": "1ms", **changes}]
+
+
+POOL: Path_ = ("fleet", "pools", 0)
+NO_POWER = {"base": "hgx-h100", "power_w": None}
+FP8_ONLY = {"base": "hgx-h100", "accelerator": {"base": "h100-sxm", "peak_flops_per_s": {}}}
+RULES: list[Callable[[dict[str, Any]], str]] = [
+    _duplicate_pool,
+    _duplicate_cohort,
+    _late_release,
+    _set(("model",), "qwen-no-such", r"\bmodel = 'qwen-no-such'"),
+    _set(("model",), {"base": "qwen3-32b", "num_kv_heads": 7}, r"\bmodel\b.*num_heads"),
+    _set(("model",), {"base": "qwen3-32b", "formats": {"kv": "int3"}}, r"model\.formats\b.*int3"),
+    _set((*POOL, "server"), "hgx-h1000", r"fleet\.pools\[0\]\.server\b"),
+    _set((*POOL, "server"), FP8_ONLY, r"fleet\.pools\[0\]\.server\.accelerator\.peak"),
+    _set((*POOL, "fabric_between"), "carrier-pigeon", r"fleet\.pools\[0\]\.fabric_between\b"),
+    _set(("fleet", "pools"), [{"name": "a"}] * 65, r"fleet\.pools\b"),
+    _set(("workload", "min_on_time_fraction"), "150%", r"workload\b.*min_on_time_fraction"),
+    _set(("runtime",), {"usable_memory_fraction": 0}, r"runtime\b.*usable_memory_fraction"),
+    _set(("runtime",), {"usable_memory_fraction": "101%"}, r"runtime\b.*usable_memory_fraction"),
+    _set(("search", "collectives"), ["butterfly"], r"search\.collectives\[0\]"),
+    _set(("search", "collectives"), ["ring", "ring"], r"search\.collectives\b.*once"),
+    _set(("search", "tp"), [0], r"search\.tp\[0\]"),
+    _set(("search", "tp"), [2, 2], r"search\.tp\b.*once"),
+    _set(("search", "tp"), [], r"search\.tp\b"),
+    _set(("objective", "minimise"), "happiness", r"objective\.minimise\b"),
+    _set(("objective", "minimise"), ["cards", "cards"], r"objective\.minimise\b.*once"),
+    _set(("faults",), _fault(pool="moon"), r"faults\[0\]\.pool\b.*'moon'"),
+    _set(("faults",), _fault(card=8), r"faults\[0\].*card 8"),
+    _set(("faults",), _fault(server=9), r"faults\[0\].*server 9"),
+    _set(("faults",), _fault(stall_s=0), r"faults\[0\]\.stall_s"),
+    _set(("faults",), _fault() * 65, r"\bfaults\b"),
+]
+
+
+def broken_rule(rng: random.Random) -> Mutation:
+    """Fields that are well formed one by one but break a rule together, and unknown names."""
+    document = json.loads(example_text(rng.choice(example_names())))
+    rule = rng.choice(RULES)
+    place = rule(document)
+    return Mutation(f"broken_rule {place}", _encode(document), place)
+
+
+def energy_without_power(rng: random.Random) -> Mutation:
+    """Energy is to be minimised, but a server has no power."""
+    document = json.loads(example_text(rng.choice(example_names())))
+    document["fleet"]["pools"][0]["server"] = NO_POWER
+    document["objective"]["minimise"] = ["energy"]
+    place = r"fleet\.pools\[0\]\.server\.power_w"
+    return Mutation("energy_without_power", _encode(document), place)
+
+
+def duplicate_key(rng: random.Random) -> Mutation:
+    """A field appears twice in one object."""
+    document = deepcopy(rng.choice(_documents()))
+    path = rng.choice([p for p, _ in _walk(document) if isinstance(p[-1], str)])
+    _at(document, path[:-1])["@twice@"] = rng.choice([1, "a", None])
+    data = _encode(document).replace(b"@twice@", str(path[-1]).encode())
+    return Mutation(f"duplicate_key {path[-1]}", data, f"'{re.escape(str(path[-1]))}'.*twice")
+
+
+def broken_text(rng: random.Random) -> Mutation:
+    """Something that is not JSON."""
+    good = _encode(rng.choice(_documents()))
+    cut = rng.randrange(1, len(good) - 1)
+    half = good[:cut].decode(errors="ignore").encode()
+    broken = {
+        "empty": b"",
+        "blank": b" \n\t\n",
+        "truncated": half,
+        "null byte": half + b"\0" + good[len(half) :],
+        "two byte order marks": b"\xef\xbb\xbf" * 2 + good,
+        "two documents": good + good,
+        "comment": b"// an instance\n" + good,
+        "single quotes": good.replace(b'"', b"'"),
+        "trailing comma": good.rstrip()[:-1].rstrip() + b",}",
+        "brackets in a field": good.rstrip()[:-1] + b',"x":' + b"[" * 100,
+    }
+    kind = rng.choice(list(broken))
+    return Mutation(f"broken_text {kind}", broken[kind], PLACE)
+
+
+def not_an_instance(rng: random.Random) -> Mutation:
+    """JSON that is no object, nested without end, or not UTF-8."""
+    document = rng.choice(_documents())
+    good = _encode(document)
+    cut = rng.randrange(len(good))
+    broken = {
+        "array": (_encode([document]), "JSON object"),
+        "number": (b"5", "JSON object"),
+        "text": (b'"four-sessions-32k"', "JSON object"),
+        "null": (b"null", "JSON object"),
+        "true": (b"true", "JSON object"),
+        "100,000 arrays": (b"[" * 100_000, "nested too deeply"),
+        "100,000 objects": (b'{"a":' * 100_000, "nested too deeply"),
+        "100,000 in a field": (good.rstrip()[:-1] + b',"x":' + b"[" * 100_000, "nested too deeply"),
+        "100,000 closed": (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+        "invalid UTF-8": (good[:cut] + b"\xff" + good[cut:], "UTF-8"),
+        "UTF-16": (good.decode().encode("utf-16"), "UTF-8"),
+    }
+    kind = rng.choice(list(broken))
+    return Mutation(f"not_an_instance {kind}", *broken[kind])
+
+
+MUTATORS: list[Callable[[random.Random], Mutation]] = [
+    *[wrong_value] * 8,
+    *[missing_field, unknown_field, broken_rule, broken_rule, duplicate_key, broken_text],
+    *[not_an_instance, odd_field_name, energy_without_power],
+]
+
+
+def mutation(number: int) -> Mutation:
+    """The mutation of this number; the first ones go through every mutator once."""
+    rng = random.Random(f"{SEED}/{number}")
+    return MUTATORS[number % len(MUTATORS)](rng)
+
+
+def complaints(mutant: Mutation, path: Path, code: int, out: str, err: str) -> list[str]:
+    """What is wrong with how a mutant was refused."""
+    wrong = []
+    if code != 2:
+        wrong.append(f"exit {code}")
+    if out:
+        wrong.append(f"on standard output: {out[:80]!r}")
+    if not err.startswith("error: ") or not err.endswith("\n") or len(err.splitlines()) != 1:
+        wrong.append("not one line that starts with 'error: '")
+    if any(ord(char) < 32 for char in err[:-1]):
+        wrong.append("control characters")
+    if "Traceback" in err:
+        wrong.append("a traceback")
+    if len(err) > MAX_LINE_CHARS + len(str(path)):
+        wrong.append(f"{len(err)} characters")
+    if path.name not in err:
+        wrong.append("the file is not named")
+    elif not re.search(mutant.place, err.split(path.name, 1)[1]):
+        wrong.append(f"no {mutant.place!r}")
+    return [f"{mutant.kind}: {', '.join(wrong)}: {err[:300]!r}"] if wrong else []
+
+
+@pytest.mark.parametrize("first", range(0, NUM_MUTATIONS, CHUNK))
+def test_every_broken_instance_is_refused_in_one_line_that_says_where(
+    first: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = []
+    for number in range(first, first + CHUNK):
+        mutant, path = mutation(number), tmp_path / f"mutant-{number}.json"
+        path.write_bytes(mutant.data)
+        code = run(["solve", str(path), "--time-limit", "0"])
+        wrong += complaints(mutant, path, code, *capsys.readouterr())
+    assert not wrong, f"{len(wrong)} of {CHUNK}:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("number", range(0, 100, 10))
+def test_a_whole_process_refuses_a_broken_instance_too(number: int, tmp_path: Path) -> None:
+    mutant, path = mutation(number), tmp_path / "mutant.json"
+    path.write_bytes(mutant.data)
+    done = subprocess.run(
+        [sys.executable, "-c", "from cli.main import main; main()", "solve", str(path)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    assert not complaints(mutant, path, done.returncode, done.stdout, done.stderr)
+
+
+def test_the_files_that_mutations_start_from_are_valid(tmp_path: Path) -> None:
+    """A mutation shows something only if the file was good before it."""
+    for i, document in enumerate(_documents()):
+        path = tmp_path / f"good-{i}.json"
+        path.write_bytes(b"\xef\xbb\xbf" * (i % 2) + _encode(document))  # one BOM is allowed
+        assert load_instance(path).sha256() == load_instance(str(document["name"])).sha256()
+
+
+def test_mutations_are_many_and_differ() -> None:
+    mutants = [mutation(number) for number in range(NUM_MUTATIONS)]
+    assert len({mutant.data for mutant in mutants}) > NUM_MUTATIONS * 0.7
+    assert {mutation(n).data for n in range(20)} == {mutants[n].data for n in range(20)}
