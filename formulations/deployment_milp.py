@@ -2,7 +2,7 @@
 
 Sets and names are those of formulations/README.md. All coefficients are small whole numbers, so
 that a solver's tolerances cannot let a row be broken: largest measures are limited by leaving
-patterns out, sums by rows of 16-bit digits with carries.
+patterns out, sums by rows of 10-bit digits with carries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from formulations.staging import Limits
 from optimizer.protocols import Measure, SelectedInstance, Selection
 from optimizer.tables import Kind, ProblemTables
 
-#: Digits of exact sums: small enough for rows to hold far inside a solver's tolerance.
-DIGIT = 2**16
+#: Digits of exact sums: with more bits CBC's tolerances made feasible limits infeasible.
+DIGIT_BITS = 10
+DIGIT = 2**DIGIT_BITS
 
 
 class DeploymentModel:
@@ -192,7 +193,7 @@ def define_limits(m: DeploymentModel) -> None:
 
 
 def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
-    """Sum of a measure <= limit, digit by digit from the lowest: total = sum of digit_d · 2^(16d).
+    """Sum of a measure <= limit, digit by digit from the lowest: total = sum of digit_d · DIGIT^d.
 
     Row d collects its digits and the carry from below; the top row has no remainder. The compare
     walks from the top: `tie` is 1 while all higher digits equal the limit's.
@@ -200,24 +201,28 @@ def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
     unit = measure_unit(m.patterns, measure)
     weights = [int(p.score.measures[measure] / unit) for p in m.patterns]
     most = math.floor(limit / unit)
-    num_digits = max(1, math.ceil(max(*weights, most, 1).bit_length() / 16))
+    num_digits = max(1, math.ceil(max(*weights, most, 1).bit_length() / DIGIT_BITS))
+    most_carry = _most_instances(m) + 1  # each use adds less than one carry
     name, problem, carry = measure.value, m.problem, pulp.LpAffineExpression()
     digits: list[Any] = []
     for d in range(num_digits):
         row = carry + pulp.lpSum(
-            ((w >> (16 * d)) % DIGIT) * x for w, x in zip(weights, m.times_used, strict=True)
+            ((w >> (DIGIT_BITS * d)) % DIGIT) * x
+            for w, x in zip(weights, m.times_used, strict=True)
         )
         if d == num_digits - 1:
             digits.append(row)
             break
         digit = m.problem.add_variable(f"digit_{name}_{d}", 0, DIGIT - 1, pulp.LpInteger)
-        over = m.problem.add_variable(f"carry_{name}_{d}", 0, None, pulp.LpInteger)
+        over = m.problem.add_variable(f"carry_{name}_{d}", 0, most_carry, pulp.LpInteger)
         problem += (row == DIGIT * over + digit, f"digit_{name}_{d}")
         digits.append(digit)
         carry = 1 * over
     tie: Any = 1
     for d in reversed(range(num_digits)):
-        wanted = most >> (16 * d) if d == num_digits - 1 else (most >> (16 * d)) % DIGIT
+        wanted = (
+            most >> (DIGIT_BITS * d) if d == num_digits - 1 else (most >> (DIGIT_BITS * d)) % DIGIT
+        )
         if d == 0:
             problem += (digits[d] <= wanted + (DIGIT - 1) * (1 - tie), f"limit_{name}_0")
             break
@@ -229,6 +234,14 @@ def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
             f"limit_{name}_{d}",
         )
         tie = still
+
+
+def _most_instances(m: DeploymentModel) -> int:
+    """Upper bound on the number of patterns used in all."""
+    layouts = m.tables.layouts
+    if layouts is None:
+        return m.tables.max_instances
+    return max(len(layout.instances) for layout in layouts)
 
 
 def define_objective(m: DeploymentModel, measure: Measure | None, coarse: Fraction) -> None:

@@ -24,8 +24,9 @@ from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termi
 #: Sums are minimised first in units that keep their total below this.
 COARSE_TOTAL = 2**24
 
-#: Tolerance on rows and whole numbers, far below what digits of 16 bits could hide.
-TOLERANCE = 1e-9
+#: Loose enough for exact limits (at 1e-9, and at its own 1e-7, CBC calls some infeasible that are
+#: not), tight enough for whole coefficients up to 2^10; what comes back is checked exactly.
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,47 +207,23 @@ def test_verify_measures_what_a_plan_breaks(rule: str, capsys: Capture, tmp_path
         assert f"{int(found[0]['amount'])} B short" in " ".join(out.split())
 
 
-def _wrong_value(result: Document) -> None:
-    result["objective"]["verified_exact"] = "1/3"
-
-
-def _wrong_claim(result: Document) -> None:
-    result["objective"]["claimed"] *= 0.5
-
-
-def _wrong_bound(result: Document) -> None:
-    result["objective"]["bound_exact"] = "1/1000"
-
-
-def _wrong_plan_sha(result: Document) -> None:
-    result["certificate"]["plan_sha256"] = "0" * 64
-
-
-def _wrong_instance_sha(result: Document) -> None:
-    result["certificate"]["instance_sha256"] = "0" * 64
-
-
-def _tampered_plan(result: Document) -> None:
-    for part in result["plan"]["groups"]:
-        part["sessions"].reverse()
-
-
 @pytest.mark.parametrize(
-    ("tamper", "said"),
+    ("part", "field", "value", "said"),
     [
-        (_wrong_value, "not 1/3"),
-        (_wrong_claim, "claimed cost_per_on_time_session is 0.158"),
-        (_wrong_bound, "does not meet its bound"),
-        (_wrong_plan_sha, "plan_sha256 differs"),
-        (_wrong_instance_sha, "instance_sha256 differs"),
-        (_tampered_plan, "plan_sha256 differs"),
+        ("objective", "verified_exact", "1/3", "not 1/3"),
+        ("objective", "claimed", 0.25, "claimed cost_per_on_time_session is 0.25, computed"),
+        ("objective", "bound_exact", "1/1000", "does not meet its bound"),
+        ("certificate", "plan_sha256", "0" * 64, "plan_sha256 differs"),
+        ("certificate", "instance_sha256", "0" * 64, "instance_sha256 differs"),
+        ("plan", "groups", GOOD_PLAN["groups"], "plan_sha256 differs"),
     ],
 )
 def test_verify_reports_every_false_claim_of_a_result(
-    tamper: Callable[[Document], None], said: str, capsys: Capture, tmp_path: Path
+    part: str, field: str, value: object, said: str, capsys: Capture, tmp_path: Path
 ) -> None:
     result = json.loads(call(capsys, "solve", "mixed-wins", "--json")[1])
-    tamper(result)
+    assert result[part][field] != value
+    result[part][field] = value
     path = save(tmp_path / "result.json", result)
     code, out, err = call(capsys, "verify", "mixed-wins", path)
     assert (code, err) == (5, "")

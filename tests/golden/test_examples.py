@@ -1,0 +1,150 @@
+"""Bundled examples: best-known plans re-evaluated, re-solved by every backend, anchored."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from instances.io import example_names, example_text, load_instance
+from optimizer import SolveOptions, evaluate, read_plan, solve
+from optimizer.exhaustive import solve_exhaustively
+from optimizer.result import ResultDocument
+
+FEASIBLE = tuple(name for name in example_names() if name != "infeasible-deadline")
+SOLVERS = ("auto", "cp-sat", "highs", "cbc")
+
+
+def best_known(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(example_text(name, ".best.json"))
+    return document
+
+
+def solved(name: str, solver: str = "auto") -> ResultDocument:
+    return solve(load_instance(name), SolveOptions(solver=solver, threads=1))
+
+
+@pytest.mark.parametrize("name", FEASIBLE)
+def test_the_stored_plan_has_the_stored_value(name: str) -> None:
+    instance, best = load_instance(name), best_known(name)
+    evaluation = evaluate(instance, read_plan(best, name))
+    assert evaluation.violations == ()
+    for stored in best["objectives"]:
+        assert str(evaluation.objective(stored["name"])) == stored["value_exact"]
+        assert stored["bound_exact"] == stored["value_exact"]
+    assert [o["name"] for o in best["objectives"]] == list(instance.objective.minimise)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", example_names())
+def test_every_backend_proves_the_stored_value(name: str, solver: str) -> None:
+    best, result = best_known(name), solved(name, solver)
+    assert result.termination == best["termination"]
+    assert result.certificate.second_opinion.agrees is True
+    for stored, found in zip(best["objectives"], (result.objective, *result.then), strict=True):
+        assert found.verified_exact == stored["value_exact"]
+        if result.termination == "optimal":
+            assert found.claimed == found.verified
+            assert found.bound_exact == found.verified_exact
+            assert found.gap == 0
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_brute_force_finds_the_stored_value(name: str) -> None:
+    values = solve_exhaustively(load_instance(name)).values
+    stored = tuple(o["value_exact"] for o in best_known(name)["objectives"])
+    assert (None,) * len(stored) == stored if values is None else tuple(map(str, values)) == stored
+
+
+def row(result: ResultDocument, tp: int, servers: int = 1, collective: str = "ring") -> Any:
+    return next(
+        c
+        for c in result.candidates
+        if (c.parallel.tp, c.num_servers) == (tp, servers) and c.collective in (collective, "none")
+    )
+
+
+def test_decision_1_four_sessions_128k() -> None:
+    """4 x TP2 at 8 * 119.11 ms / 4; TP1 misfits; TP4 and TP8 cost 0.2551 and 0.4392."""
+    result = solved("four-sessions-128k")
+    assert result.plan is not None
+    assert result.plan.sentence == "8 cards = 4 instances × TP2 (ring)"
+    assert result.objective.verified == pytest.approx(0.2382, abs=5e-5)
+    assert row(result, 4).value == pytest.approx(0.2551, abs=1e-4)  # the source rounds to 0.255
+    assert row(result, 8).value == pytest.approx(0.4392, abs=5e-5)
+    misfit = next(r for r in result.rejected if r.parallel.tp == 1)
+    # 65,524,246,528 weights + 34,359,738,368 KV + 2^31 workspace - 80e9 = 22,031,468,544 B
+    assert (misfit.rule, misfit.amount, misfit.unit) == ("memory", 22031468544, "B")
+    assert [t.change for t in result.thresholds if t.input == "memory_bytes"] == [22031468544]
+
+
+def test_decision_2_one_session_50ms() -> None:
+    """Only TP8 ends within 50 ms; TP4 is late by 63.79 - 50 = 13.79 ms."""
+    result = solved("one-session-50ms")
+    assert result.plan is not None
+    assert result.plan.sentence == "8 cards = 1 instance × TP8 (ring)"
+    late = next(r for r in result.rejected if r.parallel.tp == 4)
+    assert late.rule == "late"
+    assert late.amount == pytest.approx(0.01379, abs=5e-6)
+    admits = next(t for t in result.thresholds if t.parallel.tp == 4)
+    assert admits.value == pytest.approx(0.06379, abs=5e-6)
+
+
+def test_decision_3_two_servers_one_session() -> None:
+    """TP16 over both servers takes 53.33 ms by the measured AllReduce, so TP8 stays."""
+    result = solved("two-servers-one-session")
+    assert result.plan is not None
+    assert result.plan.sentence == "8 of 16 cards = 1 instance × TP8 (ring)"
+    late = next(r for r in result.rejected if r.parallel.tp == 16 and r.collective == "measured")
+    assert late.amount == pytest.approx(0.0033, abs=5e-5)
+    assert row(result, 16, 2, "measured").makespan_s == pytest.approx(0.0533, abs=5e-5)
+
+
+def test_decision_4_four_sessions_32k() -> None:
+    """TP1 fits but needs 173.3 ms; 4 x TP2 costs 8 * 88.34 ms / 4 = 0.1767."""
+    result = solved("four-sessions-32k")
+    assert result.plan is not None
+    assert result.plan.sentence == "8 cards = 4 instances × TP2 (ring)"
+    assert result.objective.verified == pytest.approx(0.17668, abs=5e-6)
+    late = next(r for r in result.rejected if r.parallel.tp == 1)
+    assert late.rule == "late"
+    assert late.amount == pytest.approx(0.1733 - 0.130, abs=5e-5)
+
+
+def test_the_fault_example() -> None:
+    """On time 3, 3 and 1 of 4 for TP2, TP4 and TP8; costs 0.478 and 0.500."""
+    result = solved("four-sessions-fault")
+    assert [row(result, tp).num_on_time for tp in (2, 4, 8)] == [3, 3, 1]
+    assert row(result, 2).value == pytest.approx(0.478, abs=5e-4)
+    assert row(result, 4).value == pytest.approx(0.500, abs=5e-4)
+    assert row(result, 8).value is None
+    assert result.objective.verified == pytest.approx(0.478, abs=5e-4)
+
+
+def test_the_infeasible_example_says_what_would_help() -> None:
+    """30 ms: even TP8 needs 41.18 ms; three sessions of TP8 end by 3 * 41.18 = 123.5 ms."""
+    result = solved("infeasible-deadline")
+    assert result.plan is None
+    assert "41.18 ms" in result.reason
+    admits = {t.parallel.tp: t.value for t in result.thresholds if t.input == "deadline_s"}
+    assert admits[8] == pytest.approx(0.1235, abs=5e-5)
+    assert admits[2] == pytest.approx(0.1191, abs=5e-5)
+
+
+def test_mixing_beats_every_uniform_plan() -> None:
+    """8 * 119.11 ms / 3 = 0.3176 for TP4 + 2 x TP2; uniform: 0.3294 (TP8), 0.3402 (TP4)."""
+    mixed = solved("mixed-wins")
+    assert mixed.plan is not None
+    assert {g.parallel.tp for g in mixed.plan.groups} == {2, 4}
+    document = json.loads(example_text("mixed-wins"))
+    document["search"]["deployment"] = "uniform"
+    from instances import parse_instance
+
+    uniform = solve(parse_instance(document), SolveOptions(threads=1))
+    assert uniform.termination == "optimal"
+    best = Fraction(str(mixed.objective.verified_exact))
+    assert best < Fraction(str(uniform.objective.verified_exact))
+    assert float(best) == pytest.approx(0.3176, abs=5e-5)
+    assert uniform.objective.verified == pytest.approx(0.3294, abs=5e-5)
