@@ -2,7 +2,7 @@
 
 Sets and names are those of formulations/README.md. All coefficients are small whole numbers, so
 that a solver's tolerances cannot let a row be broken: largest measures are limited by leaving
-patterns out, sums by rows of 10-bit digits with carries.
+patterns out, sums in coarse units and, where that is not enough, by digits with carries.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import pulp
 
+from formulations.exact_sums import Row, scale_for
 from formulations.patterns import Pattern
 from formulations.staging import Limits
 from optimizer.protocols import Measure, SelectedInstance, Selection
@@ -28,12 +29,21 @@ DIGIT = 2**DIGIT_BITS
 class DeploymentModel:
     """One MILP over the patterns that the limits leave."""
 
-    def __init__(self, tables: ProblemTables, patterns: Sequence[Pattern], limits: Limits) -> None:
-        self.tables, self.limits = tables, limits
+    def __init__(
+        self,
+        tables: ProblemTables,
+        patterns: Sequence[Pattern],
+        limits: Limits,
+        exact: frozenset[Measure] = frozenset(),
+    ) -> None:
+        self.tables, self.limits, self.exact = tables, limits, exact
         largest = {m: v for m, v in limits.at_most.items() if m.is_largest}
-        self.patterns = [
-            p for p in patterns if all(p.score.measures[m] <= v for m, v in largest.items())
+        self.kept = [
+            i
+            for i, p in enumerate(patterns)
+            if all(p.score.measures[m] <= v for m, v in largest.items())
         ]
+        self.patterns = [patterns[i] for i in self.kept]
         self.problem = pulp.LpProblem("deployment", pulp.LpMinimize)
         self.times_used: list[Any] = []
         self.is_layout: list[Any] = []
@@ -180,30 +190,46 @@ def measure_unit(patterns: Sequence[Pattern], measure: Measure) -> Fraction:
     )
 
 
-def define_limits(m: DeploymentModel) -> None:
-    """Enough sessions on time, and sums at most their limits, exactly."""
+def whole_weights(patterns: Sequence[Pattern], measure: Measure, unit: Fraction) -> tuple[int, ...]:
+    """Return every pattern's measure as a whole number of units."""
+    return tuple(int(p.score.measures[measure] / unit) for p in patterns)
+
+
+def define_limits(m: DeploymentModel, rows: Sequence[Row]) -> None:
+    """Enough sessions on time, sums at most their limits, and the given rows (over all patterns).
+
+    A sum is limited in coarse units, which lets through less than one unit per pattern too much;
+    the engine checks the answer exactly and asks for the exact limit only where that happened.
+    """
     if m.limits.min_on_time:
         on_time = pulp.lpSum(
             p.score.num_on_time * x for p, x in zip(m.patterns, m.times_used, strict=True)
         )
         m.problem += (on_time >= m.limits.min_on_time, "on_time")
     for measure, limit in m.limits.at_most.items():
-        if not measure.is_largest and m.patterns:
-            _limit_sum(m, measure, limit)
+        if measure.is_largest or not m.patterns:
+            continue
+        unit = measure_unit(m.patterns, measure)
+        weights, most = whole_weights(m.patterns, measure, unit), math.floor(limit / unit)
+        scale = scale_for(weights, max_uses(m.tables))
+        coarse = pulp.lpSum(w // scale * x for w, x in zip(weights, m.times_used, strict=True))
+        m.problem += (coarse <= most // scale, f"coarse_{measure.value}")
+        if measure in m.exact and scale > 1:
+            _limit_sum(m, measure.value, weights, most)
+    for r, row in enumerate(rows):
+        total = pulp.lpSum(row.weights[i] * x for i, x in zip(m.kept, m.times_used, strict=True))
+        m.problem += (total <= row.most, f"row_{r}")
 
 
-def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
-    """Sum of a measure <= limit, digit by digit from the lowest: total = sum of digit_d · DIGIT^d.
+def _limit_sum(m: DeploymentModel, name: str, weights: Sequence[int], most: int) -> None:
+    """Sum of weights <= most, digit by digit from the lowest: total = sum of digit_d · DIGIT^d.
 
     Row d collects its digits and the carry from below; the top row has no remainder. The compare
     walks from the top: `tie` is 1 while all higher digits equal the limit's.
     """
-    unit = measure_unit(m.patterns, measure)
-    weights = [int(p.score.measures[measure] / unit) for p in m.patterns]
-    most = math.floor(limit / unit)
     num_digits = max(1, math.ceil(max(*weights, most, 1).bit_length() / DIGIT_BITS))
-    most_carry = _most_instances(m) + 1  # each use adds less than one carry
-    name, problem, carry = measure.value, m.problem, pulp.LpAffineExpression()
+    most_carry = max_uses(m.tables) + 1  # each use adds less than one carry
+    problem, carry = m.problem, pulp.LpAffineExpression()
     digits: list[Any] = []
     for d in range(num_digits):
         row = carry + pulp.lpSum(
@@ -236,19 +262,18 @@ def _limit_sum(m: DeploymentModel, measure: Measure, limit: Fraction) -> None:
         tie = still
 
 
-def _most_instances(m: DeploymentModel) -> int:
+def max_uses(tables: ProblemTables) -> int:
     """Upper bound on the number of patterns used in all."""
-    layouts = m.tables.layouts
-    if layouts is None:
-        return m.tables.max_instances
-    return max(len(layout.instances) for layout in layouts)
+    if tables.layouts is None:
+        return tables.max_instances
+    return max(len(layout.instances) for layout in tables.layouts)
 
 
-def define_objective(m: DeploymentModel, measure: Measure | None, coarse: Fraction) -> None:
-    """Minimise the sum of a measure in multiples of `coarse`, rounded down; None: any plan."""
+def define_objective(m: DeploymentModel, weights: Sequence[int] | None) -> None:
+    """Minimise the sum of whole weights (over all patterns); None: any plan will do."""
     terms = (
-        math.floor(p.score.measures[measure] / coarse) * x if measure is not None else 0 * x
-        for p, x in zip(m.patterns, m.times_used, strict=True)
+        0 * x if weights is None else weights[i] * x
+        for i, x in zip(m.kept, m.times_used, strict=True)
     )
     m.problem.setObjective(pulp.lpSum(terms))
 
@@ -314,13 +339,14 @@ def build_model(
     tables: ProblemTables,
     patterns: Sequence[Pattern],
     limits: Limits,
-    measure: Measure | None,
-    coarse: Fraction,
+    exact: frozenset[Measure],
+    weights: Sequence[int] | None,
+    rows: Sequence[Row],
 ) -> DeploymentModel:
     """Build variables, constraints, limits and the objective."""
-    m = DeploymentModel(tables, patterns, limits)
+    m = DeploymentModel(tables, patterns, limits, exact)
     define_deployment_variables(m)
     define_deployment_constraints(m)
-    define_limits(m)
-    define_objective(m, measure, coarse)
+    define_limits(m, rows)
+    define_objective(m, weights)
     return m

@@ -13,7 +13,15 @@ from typing import Any
 
 import pulp
 
-from formulations.deployment_milp import DeploymentModel, build_model, extract, measure_unit
+from formulations.deployment_milp import (
+    DeploymentModel,
+    build_model,
+    extract,
+    max_uses,
+    measure_unit,
+    whole_weights,
+)
+from formulations.exact_sums import Row, Used, least_sum
 from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
@@ -21,21 +29,19 @@ from formulations.status import highs_termination, pulp_termination
 from optimizer.errors import BackendUnavailable, MismatchError
 from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
 
-#: Sums are minimised first in units that keep their total below this.
-COARSE_TOTAL = 2**24
-
 #: Loose enough for exact limits (at 1e-9, and at its own 1e-7, CBC calls some infeasible that are
-#: not), tight enough for whole coefficients up to 2^10; what comes back is checked exactly.
+#: not), tight enough for whole numbers below 2^20; what comes back is checked exactly.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One solver run: how it ended, its selection, and a bound on its coarse objective."""
+    """One solver run: how it ended, its selection, and a proven bound on what it minimised."""
 
     termination: Termination
     selection: Selection | None = None
     score: QueueScore | None = None
+    uses: tuple[int, ...] | None = None
     bound: int | None = None
 
 
@@ -115,7 +121,7 @@ class _Cbc:
 
 
 class MilpEngine:
-    """Minimises one measure: largest ones by bisection, sums by cutting off what was found."""
+    """Minimises one measure: largest ones by bisection, sums high digits first."""
 
     def __init__(self, request: SolveRequest, backend: _Highs | _Cbc) -> None:
         self.request, self.backend = request, backend
@@ -134,11 +140,35 @@ class MilpEngine:
         return self.request.stop.is_set() or time.monotonic() >= self.request.deadline
 
     def _run(
-        self, limits: Limits, measure: Measure | None = None, coarse: Fraction = Fraction(1)
+        self,
+        limits: Limits,
+        weights: tuple[int, ...] | None = None,
+        rows: tuple[Row, ...] = (),
+        own: Measure | None = None,
+    ) -> _Run:
+        """Minimise whole weights within limits; a limit on `own` may be kept in coarse units."""
+        exact: frozenset[Measure] = frozenset()
+        while True:
+            run = self._run_once(limits, exact, weights, rows)
+            if run.score is None:
+                return run
+            broken = _broken(run.score, limits) - {own}
+            if not broken:
+                return run
+            if broken <= exact or not all(not m.is_largest for m in broken):
+                raise MismatchError(f"the MILP broke a limit on {sorted(broken)}")
+            exact |= broken
+
+    def _run_once(
+        self,
+        limits: Limits,
+        exact: frozenset[Measure],
+        weights: tuple[int, ...] | None,
+        rows: tuple[Row, ...],
     ) -> _Run:
         if self._is_over():
             return _Run(Termination.NO_SOLUTION_FOUND)
-        m = build_model(self.tables, self.patterns, limits, measure, coarse)
+        m = build_model(self.tables, self.patterns, limits, exact, weights, rows)
         if not m.patterns:
             return _Run(Termination.INFEASIBLE)
         left = max(self.request.deadline - time.monotonic(), 0.0)  # HiGHS ignores negative limits
@@ -147,10 +177,14 @@ class MilpEngine:
             return _Run(ended, bound=bound)
         selection = extract(m)
         score = score_selection(self.tables, selection)
-        _check(score, limits)
+        if score.num_on_time < limits.min_on_time:
+            raise MismatchError("the MILP broke its limit on sessions on time")
         if self.request.on_selection is not None:
             self.request.on_selection(selection)
-        return _Run(ended, selection, score, bound)
+        uses = [0] * len(self.patterns)
+        for i, times in zip(m.kept, m.times_used, strict=True):
+            uses[i] = round(times.value() or 0)
+        return _Run(ended, selection, score, tuple(uses), bound)
 
     def _minimise_largest(self, measure: Measure, limits: Limits) -> EngineResult:
         """Bisect the values that patterns can take; each question is a plain feasibility one."""
@@ -180,42 +214,38 @@ class MilpEngine:
         )
 
     def _minimise_sum(self, measure: Measure, limits: Limits) -> EngineResult:
-        """Minimise in coarse units, then ask for anything strictly better until there is none."""
+        """Minimise a sum exactly; its own limit is judged on the exact answer."""
         unit = measure_unit(self.patterns, measure)
-        most = max(p.score.measures[measure] for p in self.patterns) * self.tables.num_sessions
-        coarse = unit * max(1, math.ceil(most / unit / COARSE_TOTAL))
-        run = self._run(limits, measure, coarse)
-        if run.score is None:
-            bound = None if run.bound is None else coarse * run.bound
-            return EngineResult(run.termination, bound=bound)
-        bound = None if run.bound is None else coarse * run.bound
-        exact = coarse == unit and run.termination is Termination.OPTIMAL
-        value = run.score.measures[measure]
-        while not exact:
-            better = self._run(limits.capped(measure, value - unit), measure, coarse)
-            if better.score is not None:
-                run, value = better, better.score.measures[measure]
-            elif better.termination is Termination.INFEASIBLE:
-                exact = True
-            else:
-                break
-        assert run.score is not None
-        ended = Termination.OPTIMAL if exact else Termination.FEASIBLE
-        proven = value if exact else None if bound is None else min(bound, value)
-        return EngineResult(ended, value, proven, run.selection, run.score.num_on_time)
+        found: dict[tuple[int, ...], _Run] = {}
+
+        def run(weights: tuple[int, ...], rows: tuple[Row, ...]) -> Used:
+            done = self._run(limits, weights, rows, own=measure)
+            if done.uses is not None:
+                found[done.uses] = done
+            return Used(done.termination, done.uses, done.bound)
+
+        weights = whole_weights(self.patterns, measure, unit)
+        least = least_sum(run, weights, max_uses(self.tables))
+        bound = None if least.bound is None else unit * least.bound
+        if least.used is None or least.used.uses is None or least.total is None:
+            return EngineResult(least.termination, bound=bound)
+        value, limit = unit * least.total, limits.at_most.get(measure)
+        if limit is not None and value > limit:
+            is_proof = least.termination is Termination.OPTIMAL
+            ended = Termination.INFEASIBLE if is_proof else Termination.NO_SOLUTION_FOUND
+            return EngineResult(ended, bound=bound)
+        best = found[least.used.uses]
+        assert best.score is not None
+        return EngineResult(least.termination, value, bound, best.selection, best.score.num_on_time)
 
 
 def _levels(patterns: Sequence[Pattern], measure: Measure) -> list[Fraction]:
     return sorted({Fraction(0), *(p.score.measures[measure] for p in patterns)})
 
 
-def _check(score: QueueScore, limits: Limits) -> None:
-    """Raise MismatchError if a solver's tolerances let a limit be broken."""
-    for measure, limit in limits.at_most.items():
-        if score.measures[measure] > limit:
-            raise MismatchError(f"the MILP broke its limit on {measure.value}")
-    if score.num_on_time < limits.min_on_time:
-        raise MismatchError("the MILP broke its limit on sessions on time")
+def _broken(score: QueueScore, limits: Limits) -> frozenset[Measure]:
+    """Return the measures that exceed their limits."""
+    return frozenset(m for m, most in limits.at_most.items() if score.measures[m] > most)
 
 
 class _MilpDeployment:
