@@ -17,12 +17,13 @@ from formulations.deployment_cpsat import (
     define_measure,
     define_objective,
     extract,
+    sum_error,
 )
-from formulations.scoring import score_selection
+from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
 from formulations.status import cpsat_termination
-from formulations.ticks import ticks_per_second
-from optimizer.errors import MismatchError
+from formulations.ticks import tick_scale
+from optimizer.errors import MismatchError, TooLargeError
 from optimizer.protocols import Measure, Outcome, SolveRequest, Termination
 
 
@@ -62,20 +63,20 @@ class CpSatEngine:
 
     def __init__(self, request: SolveRequest) -> None:
         self.request = request
-        self.ticks = ticks_per_second(request.tables)
+        self.scale = tick_scale(request.tables)
 
     def minimise(self, measure: Measure, limits: Limits) -> EngineResult:
         """Return the least value of a measure within limits."""
         left = self.request.deadline - time.monotonic()
         if left <= 0 or self.request.stop.is_set():
             return EngineResult(Termination.NO_SOLUTION_FOUND)
-        m = build_model(self.request.tables, self.ticks, limits)
+        m = build_model(self.request.tables, self.scale, limits)
         unit = define_objective(m, measure)
         solver = cp_model.CpSolver()
         configure(solver, self.request, self.request.deadline - time.monotonic())
         with _stopped_by(solver, self.request.stop):
             status = solver.solve(m.model, _SelectionCallback(m, self.request))
-        return self.read(m, solver, cpsat_termination(status.name), measure, unit)
+        return self.read(m, solver, cpsat_termination(status.name), measure, limits, unit)
 
     def read(
         self,
@@ -83,36 +84,58 @@ class CpSatEngine:
         solver: cp_model.CpSolver,
         ended: Termination,
         measure: Measure,
+        limits: Limits,
         unit: Fraction,
     ) -> EngineResult:
         """Turn the solver's answer into exact numbers."""
         if ended is Termination.INFEASIBLE:
             return EngineResult(ended)
-        # a double: exact only up to 2^53, so give way by more than it can be off
-        said = solver.best_objective_bound
-        bound = unit * math.ceil(said - 1e-6 - abs(said) * 2**-50)
+        bound = unit * math.ceil(solver.best_objective_bound - 1e-6)
         if ended is Termination.NO_SOLUTION_FOUND:
-            return EngineResult(ended, bound=bound if bound > 0 else None)
+            return EngineResult(ended, bound=max(bound - self._error(m, measure), Fraction(0)))
         selection = extract(m, solver.value)
         score = score_selection(self.request.tables, selection)
         value = score.measures[measure]
+        self._check_limits(score, limits, measure)
+        error = self._error(m, measure)
         if ended is Termination.OPTIMAL:
             claimed = unit * solver.value(define_measure(m, measure)[0])
-            if claimed != value:
+            if abs(claimed - value) > error:
                 raise MismatchError(f"CP-SAT claims {measure.value} {claimed}, tables say {value}")
-            bound = value
+            bound = claimed
+        if ended is Termination.OPTIMAL and measure.is_largest and self.scale.keeps_order:
+            bound = value  # the least tick is the least value
+        else:
+            bound -= error
         return EngineResult(ended, value, min(bound, value), selection, score.num_on_time)
+
+    def _check_limits(self, score: QueueScore, limits: Limits, own: Measure) -> None:
+        """Decline where ticks are too coarse to tell a broken limit from a kept one.
+
+        A limit on the measure that is minimised is judged by the caller, on the exact value.
+        """
+        broken = [m for m, v in limits.at_most.items() if m is not own and score.measures[m] > v]
+        if broken or score.num_on_time < limits.min_on_time:
+            raise TooLargeError("limits lie closer together than CP-SAT's ticks; use highs")
+
+    def _error(self, m: DeploymentModel, measure: Measure) -> Fraction:
+        """Bound how far a measure in ticks is from the exact one."""
+        if measure.is_largest:
+            return m.scale.error / m.scale.per_s
+        return sum_error(m, measure)
 
 
 def configure(solver: cp_model.CpSolver, request: SolveRequest, seconds: float) -> None:
     """Set limits, and two parameters that keep wrong answers of CP-SAT 9.15 away.
 
     Its inclusion presolve proves wrong optima (or-tools#5293), and its probing proved models with
-    times beyond 2^35 ticks infeasible that are not (tests/unit/test_cpsat_regressions.py).
+    times beyond 2^35 infeasible that are not (tests/unit/test_cpsat_regressions.py); our times
+    stay below 2^31, and the switch is kept because nothing tells what else it touches.
     """
     parameters = solver.parameters
     parameters.max_time_in_seconds = max(seconds, 0.0)
     parameters.num_workers = request.threads
+    parameters.catch_sigint_signal = False  # the caller handles Ctrl-C; CP-SAT's handler aborts
     parameters.random_seed = request.seed
     parameters.presolve_inclusion_work_limit = 0
     parameters.cp_model_probing_level = 0

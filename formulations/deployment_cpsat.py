@@ -1,4 +1,4 @@
-"""The deployment decision for CP-SAT: assignment and sequencing, in exact integer ticks.
+"""The deployment decision for CP-SAT: assignment and sequencing, in small whole ticks.
 
 Sets and names are those of formulations/README.md. Times are domains and constants, never
 coefficients: every row's coefficients stay small (law 4).
@@ -15,7 +15,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from formulations.staging import Limits
-from formulations.ticks import horizon_s
+from formulations.ticks import TickScale, horizon_s
 from optimizer.errors import TooLargeError
 from optimizer.protocols import Measure, SelectedInstance, Selection
 from optimizer.tables import ProblemTables
@@ -33,10 +33,11 @@ MAX_COEFFICIENT_SUM = 2**31 - 1
 class DeploymentModel:
     """One CP-SAT model: built for a measure and limits, solved, read."""
 
-    def __init__(self, tables: ProblemTables, ticks: int) -> None:
-        self.tables, self.ticks = tables, ticks
+    def __init__(self, tables: ProblemTables, scale: TickScale) -> None:
+        self.tables, self.scale = tables, scale
         self.model = cp_model.CpModel()
-        self.horizon = math.ceil(horizon_s(tables) * ticks)
+        slack = tables.num_sessions + len(tables.kinds)  # roundings of one queue
+        self.horizon = math.ceil(horizon_s(tables) * scale.per_s) + slack
         self.sessions = range(tables.num_sessions)
         if tables.layouts is None:
             self.slots = range(tables.max_instances)
@@ -65,8 +66,8 @@ class DeploymentModel:
         self.measures: dict[Measure, tuple[Any, Fraction]] = {}
 
     def at(self, seconds: Fraction) -> int:
-        """Return a time in ticks; exact because the tick divides every time."""
-        return int(seconds * self.ticks)
+        """Return a service, release or stall in ticks."""
+        return self.scale.at(seconds)
 
 
 def define_deployment_variables(m: DeploymentModel) -> None:
@@ -255,7 +256,7 @@ def define_measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]
 
 
 def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
-    tables, model, tick = m.tables, m.model, Fraction(1, m.ticks)
+    tables, model, tick = m.tables, m.model, Fraction(1, m.scale.per_s)
     if measure is Measure.CARDS:
         cards = sum(tables.kinds[k].candidate.tp * x for (_, k), x in m.is_kind.items())
         return cards, Fraction(1)
@@ -307,7 +308,11 @@ def define_limits(m: DeploymentModel, limits: Limits) -> None:
     """Keep measures at most their limits and enough sessions on time."""
     for measure, limit in limits.at_most.items():
         expression, unit = define_measure(m, measure)
-        m.model.add(expression <= math.floor(limit / unit))
+        if measure.is_largest:
+            most = m.scale.last_within(limit, measure)
+        else:
+            most = math.floor((limit + sum_error(m, measure)) / unit)
+        m.model.add(expression <= most)
     if not limits.min_on_time:
         return
     on_time: list[Any] = []
@@ -318,9 +323,22 @@ def define_limits(m: DeploymentModel, limits: Limits) -> None:
             always += 1
             continue
         literal = m.model.new_bool_var(f"on_time[{j}]")
-        m.model.add(m.end[j] <= m.at(deadline)).only_enforce_if(literal)
+        m.model.add(m.end[j] <= m.scale.last_within(deadline)).only_enforce_if(literal)
         on_time.append(literal)
     m.model.add(sum(on_time) >= limits.min_on_time - always).with_name("on_time")
+
+
+def sum_error(m: DeploymentModel, measure: Measure) -> Fraction:
+    """Bound how far a sum of ticks is from the exact sum; 0 where ticks are exact."""
+    seconds = m.scale.error / m.scale.per_s
+    pools = m.tables.pools
+    weights = {
+        Measure.COMPLETION: m.tables.num_sessions,
+        Measure.CARD_SECONDS: m.tables.instance.fleet.num_cards,
+        Measure.ENERGY: sum((p.server.power_w or 0) * p.num_servers for p in pools),
+        Measure.CARDS: 0,
+    }
+    return weights[measure] * seconds
 
 
 def define_objective(m: DeploymentModel, measure: Measure) -> Fraction:
@@ -352,9 +370,9 @@ def extract(m: DeploymentModel, value: Any) -> Selection:
     return Selection(tuple(chosen), layout)
 
 
-def build_model(tables: ProblemTables, ticks: int, limits: Limits) -> DeploymentModel:
+def build_model(tables: ProblemTables, scale: TickScale, limits: Limits) -> DeploymentModel:
     """Build variables, constraints and limits; the objective comes after."""
-    m = DeploymentModel(tables, ticks)
+    m = DeploymentModel(tables, scale)
     define_deployment_variables(m)
     define_deployment_constraints(m)
     define_limits(m, limits)

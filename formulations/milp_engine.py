@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -111,7 +112,9 @@ class _Cbc:
             options=options,
         )
         try:
-            m.problem.solve(solver)
+            with tempfile.TemporaryDirectory(prefix="supernode-") as folder:
+                solver.tmpDir = folder
+                m.problem.solve(solver)
         except (pulp.PulpSolverError, OSError) as error:
             raise BackendUnavailable(f"CBC did not run: {error}") from error
         ended = pulp_termination(m.problem)

@@ -40,7 +40,9 @@ class Limits:
 class EngineResult:
     """One minimisation: exact value and proven lower bound of the measure, None where missing.
 
-    OPTIMAL means value == bound; INFEASIBLE that no selection keeps the limits.
+    OPTIMAL means that the engine can do no better: value == bound, or, where its arithmetic is
+    coarser than the value, bound is as close as that arithmetic can tell. INFEASIBLE means that no
+    selection keeps the limits.
     """
 
     termination: Termination
@@ -94,7 +96,7 @@ def _sum_or_largest(engine: Engine, term: Term, branches: Sequence[Limits]) -> _
     if best is None or best.value is None:
         ended = Termination.NO_SOLUTION_FOUND if bounds else Termination.INFEASIBLE
         return _Stage(ended, None, _least(bounds), [], None)
-    bound = best.value if proven else _least([*bounds, best.value])
+    bound = _least([*bounds, best.value])
     within = [b.capped(term.measure, v) for b, v in kept if v == best.value]
     ended = Termination.OPTIMAL if proven else Termination.FEASIBLE
     return _Stage(ended, best.value, bound, within, best.selection)
@@ -124,6 +126,11 @@ class _RatioSearch:
             if self.best is None or ratio < self.best:
                 self.best, self.selection = ratio, result.selection
 
+    def _note_bound(self, result: EngineResult, count: int) -> None:
+        """Remember a bound that is below its value: it limits what the ratio's bound can be."""
+        if result.bound is not None and result.bound != result.value:
+            self.open_bounds.append(result.bound / count)
+
     def run(self) -> Termination:
         first = max(1, self.branch.min_on_time)
         result = self.engine.minimise(self.measure, replace(self.branch, min_on_time=first))
@@ -138,6 +145,7 @@ class _RatioSearch:
             return Termination.NO_SOLUTION_FOUND if self.best is None else Termination.FEASIBLE
         assert result.bound is not None
         self.known[first] = result.bound
+        self._note_bound(result, result.num_on_time)
         for count in range(self.num_sessions, max(first, result.num_on_time), -1):
             self._settle(count)
         return Termination.OPTIMAL if self.proven else Termination.FEASIBLE
@@ -151,7 +159,8 @@ class _RatioSearch:
         result = self.engine.minimise(self.measure, limits)
         self._record(result)
         if result.termination is Termination.OPTIMAL and result.value is not None:
-            self.known[count] = result.value
+            self.known[count] = result.value if result.bound is None else result.bound
+            self._note_bound(result, count)
         elif result.termination is Termination.INFEASIBLE:
             self.known[count] = self.best * count + 1  # only "above the limit" is known
         else:
@@ -192,7 +201,7 @@ def _ratio(engine: Engine, term: Term, branches: Sequence[Limits], num_sessions:
     if best is None:
         ended = Termination.NO_SOLUTION_FOUND if searches else Termination.INFEASIBLE
         return _Stage(ended, None, _least(bounds), [], None)
-    bound = best if proven else _least([*bounds, best])
+    bound = _least([*bounds, best])
     tied = [limits for s in searches if s.best == best for limits in s.ties()]
     ended = Termination.OPTIMAL if proven else Termination.FEASIBLE
     return _Stage(ended, best, bound, tied, selection)

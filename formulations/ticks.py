@@ -1,28 +1,65 @@
-"""Times as integers that lose nothing: the tick divides every time of the problem."""
+"""Times as small whole numbers that decide as the exact times do.
+
+CP-SAT 9.15 gives wrong answers once times pass about 2^35, so its times stay below `MAX_TICKS`.
+Where a tick that divides every time is that coarse, it is used and nothing is rounded. Elsewhere
+services, releases and stalls are rounded to the nearest tick, and every end that any queue can
+reach is computed both ways. Mostly the order of the ends is the order of their ticks: then each
+deadline, and each limit on a largest measure, has a tick that separates the same ends, and the
+least tick is the least end. Sums, and the rare ends that share a tick, keep an error, which is
+returned for the solver's bound to give way by.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise, product
 
 from optimizer.errors import TooLargeError
-from optimizer.tables import ProblemTables
+from optimizer.protocols import Measure
+from optimizer.tables import Kind, ProblemTables
 
-#: Sums of times in ticks must stay well inside CP-SAT's domain of ±2^62.
-MAX_TICKS = 2**58
+#: Latest tick that a model may name.
+MAX_TICKS = 2**30
+
+#: More (queue, end) pairs than this and the formulation declines.
+MAX_ENDS = 200_000
 
 
-def _times(tables: ProblemTables) -> Iterator[Fraction]:
-    for cohort in tables.cohorts:
-        yield cohort.release_s
-        if cohort.deadline_s is not None:
-            yield cohort.deadline_s
-    for kind in tables.kinds:
-        yield from kind.candidate.service_s
-        for from_s, until_s in kind.stalls:
-            yield from_s
-            yield until_s
+@dataclass(frozen=True, slots=True)
+class TickScale:
+    """Ticks per second, and how ticks compare.
+
+    `ends` and `latencies` list (exact value in s, tick), both ascending; they are empty when
+    nothing is rounded. `error` bounds, in ticks, how far a tick is from its exact value;
+    `keeps_order` says that ticks order ends and latencies as their exact values do.
+    """
+
+    per_s: int
+    ends: tuple[tuple[Fraction, int], ...] = ()
+    latencies: tuple[tuple[Fraction, int], ...] = ()
+    error: Fraction = Fraction(0)
+    keeps_order: bool = True
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every time of the problem is a whole number of ticks."""
+        return not self.ends
+
+    def at(self, seconds: Fraction) -> int:
+        """Return the nearest tick of a service, release or stall."""
+        return round(seconds * self.per_s)
+
+    def last_within(self, limit_s: Fraction, measure: Measure = Measure.END) -> int:
+        """Return the last tick of any exact end (or latency) within a limit; -1 if none is."""
+        if self.is_exact:
+            return math.floor(limit_s * self.per_s)
+        values = self.latencies if measure is Measure.LATENCY else self.ends
+        place = bisect_right(values, limit_s, key=lambda pair: pair[0])
+        return values[place - 1][1] if place else -1
 
 
 def horizon_s(tables: ProblemTables) -> Fraction:
@@ -32,19 +69,93 @@ def horizon_s(tables: ProblemTables) -> Fraction:
     slowest = [max(c.service_s[i] for c in tables.candidates) for i in range(len(tables.cohorts))]
     work = sum((slowest[i] for i in tables.dispatch_order), Fraction(0))
     # each stall can throw one running session back, at most by its own service time
-    redone = sum(len(kind.stalls) for kind in tables.kinds if kind.stalls) * max(slowest)
+    redone = sum(len(kind.stalls) for kind in tables.kinds) * max(slowest)
     return max(latest) + work + redone
 
 
-def ticks_per_second(tables: ProblemTables) -> int:
-    """Return the least number of ticks per second that makes every time a whole number.
+def tick_scale(tables: ProblemTables) -> TickScale:
+    """Return the scale of a problem; raises TooLargeError when there are too many ends."""
+    exact = math.lcm(*(time.denominator for time in _times(tables)))
+    horizon = horizon_s(tables)
+    if horizon * exact <= MAX_TICKS:
+        return TickScale(exact)
+    per_s = math.floor(MAX_TICKS / horizon)
+    ends: set[tuple[int, int]] = set()
+    latencies: set[tuple[int, int]] = set()
+    for kind in tables.kinds:
+        _reach(tables, kind, exact, per_s, ends, latencies)
+    error = max(
+        abs(Fraction(tick) - Fraction(end * per_s, exact)) for end, tick in ends | latencies
+    )
+    keeps_order = _keeps_order(ends) and _keeps_order(latencies)
+    return TickScale(
+        per_s, _ascending(ends, exact), _ascending(latencies, exact), error, keeps_order
+    )
 
-    Raises TooLargeError when sums of times could leave the solver's domain.
-    """
-    per_s = math.lcm(*(time.denominator for time in _times(tables)))
-    weight = max(tables.num_sessions, tables.instance.fleet.num_cards)
-    if horizon_s(tables) * per_s * weight > MAX_TICKS:
-        raise TooLargeError(
-            f"exact times need {per_s} ticks a second, beyond CP-SAT's integers; use highs"
-        )
-    return per_s
+
+def _times(tables: ProblemTables) -> Iterator[Fraction]:
+    for cohort in tables.cohorts:
+        yield cohort.release_s
+        if cohort.deadline_s is not None:
+            yield cohort.deadline_s
+    for kind in tables.kinds:
+        yield from kind.candidate.service_s
+        for stall in kind.stalls:
+            yield from stall
+
+
+def _finish(ready: int, release: int, service: int, stalls: Sequence[tuple[int, int]]) -> int:
+    start = max(ready, release)
+    for begin, until in stalls:
+        if start < until and start + service > begin:
+            start = until
+    return start + service
+
+
+def _reach(
+    tables: ProblemTables,
+    kind: Kind,
+    exact: int,
+    per_s: int,
+    ends: set[tuple[int, int]],
+    latencies: set[tuple[int, int]],
+) -> None:
+    """Add (end · exact, tick) of every queue on a kind, and the same for latencies."""
+    scales = (exact, per_s)
+    cohorts = tables.cohorts
+    service = [[round(s * u) for s in kind.candidate.service_s] for u in scales]
+    release = [[round(c.release_s * u) for c in cohorts] for u in scales]
+    stalls = [[(round(f * u), round(t * u)) for f, t in kind.stalls] for u in scales]
+    fronts: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+    for counts in product(*(range(cohort.num_sessions + 1) for cohort in cohorts)):
+        tokens = sum(n * c.held_tokens for n, c in zip(counts, cohorts, strict=True))
+        if tokens > kind.candidate.max_tokens:
+            continue
+        front: set[tuple[int, int]] = set() if any(counts) else {(0, 0)}
+        for index, number in enumerate(counts):
+            before = (*counts[:index], number - 1, *counts[index + 1 :])
+            for ready in fronts.get(before, ()):
+                end, tick = (
+                    _finish(ready[u], release[u][index], service[u][index], stalls[u])
+                    for u in (0, 1)
+                )
+                front.add((end, tick))
+                latencies.add((end - release[0][index], tick - release[1][index]))
+        fronts[counts] = front
+        ends |= front
+        if len(ends) + len(latencies) > MAX_ENDS:
+            raise TooLargeError(f"more than {MAX_ENDS} ends to tell apart; use highs")
+
+
+def _keeps_order(pairs: set[tuple[int, int]]) -> bool:
+    return all(a == b or x < y for (a, x), (b, y) in pairwise(sorted(pairs)))
+
+
+def _ascending(pairs: set[tuple[int, int]], exact: int) -> tuple[tuple[Fraction, int], ...]:
+    """Return exact values with the latest tick at or below each, both ascending."""
+    latest = -1
+    values: dict[int, int] = {}
+    for end, tick in sorted(pairs):
+        latest = max(latest, tick)
+        values[end] = latest
+    return tuple((Fraction(end, exact), tick) for end, tick in values.items())

@@ -13,7 +13,9 @@ from decimal import Decimal
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, WithJsonSchema
 
 _KINDS: Final = ("models", "accelerators", "fabrics", "servers", "measurements")
 _MAX_SHOWN_CHARS: Final = 60
@@ -145,3 +147,17 @@ def resolve_reference(kind: str) -> Callable[[object], object]:
         return value
 
     return resolve
+
+
+#: A catalog entry with some of its fields replaced, as a JSON Schema knows it.
+Modified = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {"type": "object", "properties": {"base": {"type": "string"}}, "required": ["base"]}
+    ),
+]
+
+
+def reference(kind: str, spec: Any) -> BeforeValidator:
+    """Accept an entry's name or a change of one where a `spec` is wanted; the schema says so."""
+    return BeforeValidator(resolve_reference(kind), json_schema_input_type=spec | str | Modified)

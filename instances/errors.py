@@ -20,3 +20,9 @@ def shorten(value: object, limit: int = 60) -> str:
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to print"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable(name: str, limit: int = 60) -> str:
+    """Return a field name as one short word that a terminal shows as it is."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in name[:limit])
+    return shown if len(name) <= limit else f"{shown}…"

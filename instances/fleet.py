@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from instances.catalog_store import resolve_reference
+from instances.catalog_store import reference
 from instances.hardware import Fabric, Name, ServerSpec
 from instances.model import Frozen
 from instances.quantity import PositiveSeconds, Seconds
 
-Server = Annotated[ServerSpec, BeforeValidator(resolve_reference("servers"))]
+Server = Annotated[ServerSpec, reference("servers", ServerSpec)]
 
 
 class Pool(Frozen):

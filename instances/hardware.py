@@ -6,9 +6,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from instances.catalog_store import resolve_reference
+from instances.catalog_store import reference
 from instances.model import FORMAT_BYTES, Frozen
 from instances.quantity import (
     PositiveBytes,
@@ -78,7 +78,7 @@ class MeasuredCollective(Frozen):
         return self
 
 
-Measured = Annotated[MeasuredCollective, BeforeValidator(resolve_reference("measurements"))]
+Measured = Annotated[MeasuredCollective, reference("measurements", MeasuredCollective)]
 
 
 class FabricSpec(Frozen):
@@ -91,8 +91,8 @@ class FabricSpec(Frozen):
     sources: dict[str, str] = Field(default_factory=dict)
 
 
-Accelerator = Annotated[AcceleratorSpec, BeforeValidator(resolve_reference("accelerators"))]
-Fabric = Annotated[FabricSpec, BeforeValidator(resolve_reference("fabrics"))]
+Accelerator = Annotated[AcceleratorSpec, reference("accelerators", AcceleratorSpec)]
+Fabric = Annotated[FabricSpec, reference("fabrics", FabricSpec)]
 
 
 class ServerSpec(Frozen):

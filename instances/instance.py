@@ -7,9 +7,9 @@ import json
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from instances.catalog_store import resolve_reference
+from instances.catalog_store import reference
 from instances.fleet import Fault, Fleet
 from instances.model import Frozen, ModelSpec
 from instances.quantity import Bytes, Share
@@ -81,7 +81,9 @@ class Objective(Frozen):
     minimise: tuple[ObjectiveName, ...] = Field(min_length=1, strict=False)
     billing: Literal["fleet", "instance"] = "fleet"
 
-    @field_validator("minimise", mode="before")
+    @field_validator(
+        "minimise", mode="before", json_schema_input_type=ObjectiveName | list[ObjectiveName]
+    )
     @classmethod
     def _one_is_a_list(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
@@ -94,7 +96,7 @@ class Objective(Frozen):
         return value
 
 
-Model = Annotated[ModelSpec, BeforeValidator(resolve_reference("models"))]
+Model = Annotated[ModelSpec, reference("models", ModelSpec)]
 
 
 class Instance(Frozen):
@@ -110,6 +112,13 @@ class Instance(Frozen):
     search: Search = Search()
     objective: Objective
     faults: tuple[Fault, ...] = Field(default=(), max_length=64, strict=False)
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _version_is_a_number(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("must be the number 1")
+        return value
 
     @model_validator(mode="after")
     def _faults_exist(self) -> Instance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from instances.errors import InputError
+from instances.errors import InputError, printable
 from instances.instance import Instance
 
 #: An instance file larger than this is a mistake.
@@ -25,19 +26,37 @@ MAX_LITERAL_CHARS = 60
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+#: What stands outside of text: the parser's own notion of a number, or a constant it accepts.
+_LITERALS = re.compile(r'"(?:[^"\\]|\\.)*"|NaN|-?Infinity|-?[0-9][0-9.eE+-]*', re.DOTALL)
+
+
+class _LiteralError(ValueError):
+    """A number that is refused; `parse_json` finds where it stands."""
+
+
 def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number JSON knows; write a finite number")
+    raise _LiteralError(f"{text} is not a number JSON knows; write a finite number")
+
+
+def _place_of_bad_literal(text: str) -> str:
+    """Return where the first refused number stands: the parser reads in this order too."""
+    for found in _LITERALS.finditer(text):
+        literal = found.group()
+        if literal[0] != '"' and (len(literal) > MAX_LITERAL_CHARS or literal[-1] in "Ny"):
+            line = text.count("\n", 0, found.start()) + 1
+            return f"line {line} column {found.start() - text.rfind(chr(10), 0, found.start())}"
+    return "an unknown place"
 
 
 def _exact_int(text: str) -> int:
     if len(text) > MAX_LITERAL_CHARS:
-        raise ValueError(f"a number of {len(text)} digits is too long; use at most 60")
+        raise _LiteralError(f"a number of {len(text)} digits is too long; use at most 60")
     return int(text)
 
 
 def _exact_decimal(text: str) -> Decimal:
     if len(text) > MAX_LITERAL_CHARS:
-        raise ValueError(f"a number of {len(text)} characters is too long; use at most 60")
+        raise _LiteralError(f"a number of {len(text)} characters is too long; use at most 60")
     return Decimal(text)
 
 
@@ -66,6 +85,9 @@ def parse_json(text: str, source: str) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise InputError(source, "", f"not JSON at {place}: {error.msg}") from None
+    except _LiteralError as error:
+        place = _place_of_bad_literal(text)
+        raise InputError(source, "", f"bad JSON at {place}: {error}") from None
     except RecursionError:
         raise InputError(source, "", "JSON nested too deeply; an instance needs 8 levels") from None
     except ValueError as error:
@@ -76,12 +98,16 @@ def field_path(location: tuple[int | str, ...]) -> str:
     """Return a pydantic error location as it would be typed: "fleet.pools[0].name"."""
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        name = part if isinstance(part, int) else printable(part)
+        path += f"[{name}]" if isinstance(part, int) else f".{name}" if path else str(name)
     return path
 
 
 def _first_error(error: ValidationError) -> ErrorDetails:
     details = error.errors(include_url=False)
+    # pydantic counts the good items of a list only: a list of one bad item is "too short" as well
+    deeper = {d["loc"][:n] for d in details for n in range(len(d["loc"]))}
+    details = [d for d in details if d["type"] != "too_short" or d["loc"] not in deeper]
     return min(details, key=lambda d: (d["type"] == "missing", len(d["loc"])))
 
 

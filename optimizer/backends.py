@@ -76,16 +76,19 @@ class Runner:
         self.request = request
         self._results: queue.Queue[Finished] = queue.Queue()
         self._running: set[str] = set()
+        self._threads: list[threading.Thread] = []
 
     def start(self, name: str, threads: int) -> None:
         """Start one backend with its share of threads."""
         request = replace(self.request, threads=threads)
         self._running.add(name)
-        threading.Thread(
+        thread = threading.Thread(
             target=lambda: self._results.put(_run_one(name, request)),
             name=f"supernode-{name}",
             daemon=True,
-        ).start()
+        )
+        self._threads.append(thread)
+        thread.start()
 
     @property
     def running(self) -> frozenset[str]:
@@ -108,8 +111,11 @@ class Runner:
             return finished
 
     def stop(self) -> None:
-        """Ask all backends to end with what they have."""
+        """Ask all backends to end, and wait a little: one alive at exit aborts the process."""
         self.request.stop.set()
+        until = time.monotonic() + GRACE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def run_until_proof(

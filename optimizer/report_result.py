@@ -124,6 +124,8 @@ class SolveRecord:
                 )
             if self.opinion is not None and self.opinion.agrees:
                 self.termination = self._claimed
+                # both agree exactly, also where the solver's own bound stops short of its value
+                self.claims = tuple(StageClaim(c.name, c.value, c.value) for c in self.claims)
                 return
             self.limit = "second_opinion"
         else:

@@ -123,6 +123,11 @@ def _decide(
     names, threads = _solvers(options, tables), request.threads
     try:
         finished = run_until_proof(runner, names, threads, failures.append)
+        if finished is None and len(failures) == len(names) and options.solver == "auto":
+            rest = tuple(name for name in AUTO_SOLVERS if name not in names)
+            if rest:
+                names += rest
+                finished = run_until_proof(runner, rest, threads, failures.append)
         if finished is None and len(failures) == len(names):
             _excuse(record, failures, request)
             return record

@@ -38,6 +38,8 @@ from optimizer.protocols import (
 from optimizer.solve import SolveOptions, solve
 
 SOLVERS = ("highs", "cp-sat", "cbc")
+SAT, MILP = "CpSolver", "LpProblem"
+INTERRUPTED = [("auto", SAT), ("auto", MILP), ("cp-sat", SAT), ("highs", MILP), ("cbc", MILP)]
 MAIN = "from cli.main import main; main()"
 
 Capture = pytest.CaptureFixture[str]
@@ -311,28 +313,17 @@ def group_lives(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "started",
-    [
-        ("auto", "CpSolver"),
-        ("auto", "LpProblem"),
-        ("cp-sat", "CpSolver"),
-        ("highs", "LpProblem"),
-        ("cbc", "LpProblem"),
-    ],
-    ids="-".join,
-    indirect=True,
-)
+@pytest.mark.parametrize("started", INTERRUPTED, ids=" ".join, indirect=True)
 def test_an_interrupt_ends_with_the_best_verified_plan(
     started: subprocess.Popen[str], large_path: str, tmp_path: Path, capsys: Capture
 ) -> None:
     assert started.stderr is not None
-    assert started.stderr.readline() in ("CpSolver\n", "LpProblem\n")
+    assert started.stderr.readline().strip() in (SAT, MILP)
     with pytest.raises(subprocess.TimeoutExpired):
         started.wait(0.3)  # let the solver get going
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
-    assert (started.returncode, err.removesuffix("LpProblem\n")) == (0, "")
+    assert (started.returncode, set(err.split()) - {SAT, MILP}) == (0, set())
     document = json.loads(out)
     assert (document["termination"], document["limit"]) == ("feasible", "interrupted")
     path = tmp_path / "result.json"

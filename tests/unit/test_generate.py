@@ -9,10 +9,10 @@ from itertools import combinations, permutations, product
 
 import pytest
 
-from instances.generate import COLLECTIVES, MAX_CARDS, OBJECTIVES, tiny_instance
 from instances.instance import Instance, Objective
 from optimizer.evaluate import evaluate, session_runs, step_time_s
 from optimizer.exhaustive import solve_exhaustively, solve_many
+from optimizer.generate import COLLECTIVES, MAX_CARDS, OBJECTIVES, tiny_instance
 from optimizer.operators import card_flops, card_read_bytes
 from optimizer.parallel import ParallelConfig
 from optimizer.plan import CardId, Plan, ServingInstance, SessionId
