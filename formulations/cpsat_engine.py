@@ -11,14 +11,13 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from formulations.deployment_cpsat import (
-    DeploymentModel,
+from formulations.cpsat_measures import (
     build_model,
     define_measure,
     define_objective,
-    extract,
     sum_error,
 )
+from formulations.deployment_cpsat import DeploymentModel, extract
 from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
 from formulations.status import cpsat_termination

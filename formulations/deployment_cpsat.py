@@ -14,17 +14,13 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from formulations.staging import Limits
 from formulations.ticks import TickScale, horizon_s
 from optimizer.errors import TooLargeError
-from optimizer.protocols import Measure, SelectedInstance, Selection
+from optimizer.protocols import SelectedInstance, Selection
 from optimizer.tables import ProblemTables
 
 #: More assignment literals than this and the formulation declines.
 MAX_LITERALS = 200_000
-
-#: Times in redundant rows are rounded down to this many steps of the horizon.
-COARSE_HORIZON = 2**20
 
 #: Largest sum of coefficients in a row (or-tools#5293 goes wrong beyond 2^31).
 MAX_COEFFICIENT_SUM = 2**31 - 1
@@ -63,7 +59,11 @@ class DeploymentModel:
         self.on_server: dict[tuple[int, int, int], Any] = {}
         self.num_instances: dict[int, Any] = {}
         self.is_layout: list[Any] = []
-        self.measures: dict[Measure, tuple[Any, Fraction]] = {}
+        self.measures: dict[str, tuple[Any, Fraction]] = {}
+
+    def coarse_unit(self, num_terms: int) -> int:
+        """Return ticks per step, so that a redundant row of times keeps small coefficients."""
+        return self.horizon * num_terms // MAX_COEFFICIENT_SUM + 1
 
     def at(self, seconds: Fraction) -> int:
         """Return a service, release or stall in ticks."""
@@ -170,8 +170,8 @@ def define_sequence(m: DeploymentModel) -> None:
         intervals = []
         for k in m.kinds_at[i]:
             kind = tables.kinds[k]
-            for number, (from_s, until_s) in enumerate(kind.stalls):
-                begin, end = m.at(from_s), m.at(until_s)
+            for number, (_, until_s) in enumerate(kind.stalls):
+                begin, end = m.scale.stall_begin(kind, number), m.at(until_s)
                 intervals.append(
                     model.new_optional_fixed_size_interval_var(
                         begin, end - begin, m.is_kind[i, k], f"stall[{i},{k},{number}]"
@@ -185,6 +185,38 @@ def define_sequence(m: DeploymentModel) -> None:
                     )
                 )
         model.add_no_overlap(intervals)
+    define_order(m)
+    define_least_ends(m)
+
+
+def define_order(m: DeploymentModel) -> None:
+    """Implied: of two sessions on a slot one is first; deciding which fixes all times."""
+    if m.tables.is_round_robin:
+        return
+    for j in m.sessions:
+        for later in m.sessions[j + 1 :]:
+            if m.tables.dispatch_order[j] == m.tables.dispatch_order[later]:
+                continue
+            first = m.model.new_bool_var(f"first[{j},{later}]")
+            for i in m.slots:
+                both = [m.on_slot[j, i], m.on_slot[later, i]]
+                m.model.add(m.start[later] >= m.end[j]).only_enforce_if(*both, first)
+                m.model.add(m.start[j] >= m.end[later]).only_enforce_if(*both, ~first)
+
+
+def define_least_ends(m: DeploymentModel) -> None:
+    """Implied, and it tightens the relaxation: an end is at least release plus service time."""
+    unit = m.coarse_unit(len(m.is_kind))
+    for j in m.sessions:
+        c = m.tables.dispatch_order[j]
+        release = m.at(m.tables.cohorts[c].release_s)
+        soonest = {
+            (i, k): (release + m.at(m.tables.kinds[k].candidate.service_s[c])) // unit
+            for i, k in m.is_kind
+        }
+        least = m.model.new_int_var(0, max(soonest.values()), f"least_end[{j}]")
+        m.model.add(least == sum(w * m.runs[j, i, k] for (i, k), w in soonest.items()))
+        m.model.add(m.end[j] >= unit * least)
 
 
 def define_memory(m: DeploymentModel) -> None:
@@ -248,106 +280,6 @@ def define_symmetry(m: DeploymentModel) -> None:
             model.add(m.start[j] >= m.end[j - 1]).only_enforce_if(both)
 
 
-def define_measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
-    """Return (integer expression, its unit): the measure is expression · unit."""
-    if measure not in m.measures:
-        m.measures[measure] = _measure(m, measure)
-    return m.measures[measure]
-
-
-def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
-    tables, model, tick = m.tables, m.model, Fraction(1, m.scale.per_s)
-    if measure is Measure.CARDS:
-        cards = sum(tables.kinds[k].candidate.tp * x for (_, k), x in m.is_kind.items())
-        return cards, Fraction(1)
-    if measure is Measure.COMPLETION:
-        return sum(m.end), tick
-    if measure.is_largest:
-        latest = model.new_int_var(0, m.horizon, measure.value)
-        for j in m.sessions:
-            cohort = tables.cohorts[tables.dispatch_order[j]]
-            since = m.at(cohort.release_s) if measure is Measure.LATENCY else 0
-            model.add(latest >= m.end[j] - since)
-        return latest, tick
-    weights = {
-        k: Fraction(kind.candidate.tp)
-        if measure is Measure.CARD_SECONDS
-        else kind.candidate.power_w
-        for k, kind in enumerate(tables.kinds)
-    }
-    unit = Fraction(
-        math.gcd(*(w.numerator for w in weights.values())) or 1,
-        math.lcm(*(w.denominator for w in weights.values())),
-    )
-    total: Any = 0
-    for i, k in m.is_kind:
-        last = _last_end(m, i, k)
-        total += int(weights[k] / unit) * last
-    if sum(int(weights[k] / unit) for _, k in m.is_kind) * m.horizon > 2**61:
-        raise TooLargeError(f"{measure.value} in exact units exceeds CP-SAT's integers; use highs")
-    return total, unit * tick
-
-
-def _last_end(m: DeploymentModel, i: int, k: int) -> Any:
-    """Return a variable that is at least the last end on slot i when it is of kind k."""
-    last = m.model.new_int_var(0, m.horizon, f"last[{i},{k}]")
-    for j in m.sessions:
-        m.model.add(last >= m.end[j]).only_enforce_if(m.runs[j, i, k])
-    # implied, and it tightens the relaxation: the slot works at least its sessions' service times
-    unit = max(1, m.horizon // COARSE_HORIZON)
-    services = [
-        m.at(m.tables.kinds[k].candidate.service_s[c]) // unit for c in m.tables.dispatch_order
-    ]
-    work = m.model.new_int_var(0, sum(services), f"work[{i},{k}]")
-    m.model.add(work == sum(services[j] * m.runs[j, i, k] for j in m.sessions))
-    m.model.add(last >= unit * work)
-    return last
-
-
-def define_limits(m: DeploymentModel, limits: Limits) -> None:
-    """Keep measures at most their limits and enough sessions on time."""
-    for measure, limit in limits.at_most.items():
-        expression, unit = define_measure(m, measure)
-        if measure.is_largest:
-            most = m.scale.last_within(limit, measure)
-        else:
-            most = math.floor((limit + sum_error(m, measure)) / unit)
-        m.model.add(expression <= most)
-    if not limits.min_on_time:
-        return
-    on_time: list[Any] = []
-    always = 0
-    for j in m.sessions:
-        deadline = m.tables.cohorts[m.tables.dispatch_order[j]].deadline_s
-        if deadline is None:
-            always += 1
-            continue
-        literal = m.model.new_bool_var(f"on_time[{j}]")
-        m.model.add(m.end[j] <= m.scale.last_within(deadline)).only_enforce_if(literal)
-        on_time.append(literal)
-    m.model.add(sum(on_time) >= limits.min_on_time - always).with_name("on_time")
-
-
-def sum_error(m: DeploymentModel, measure: Measure) -> Fraction:
-    """Bound how far a sum of ticks is from the exact sum; 0 where ticks are exact."""
-    seconds = m.scale.error / m.scale.per_s
-    pools = m.tables.pools
-    weights = {
-        Measure.COMPLETION: m.tables.num_sessions,
-        Measure.CARD_SECONDS: m.tables.instance.fleet.num_cards,
-        Measure.ENERGY: sum((p.server.power_w or 0) * p.num_servers for p in pools),
-        Measure.CARDS: 0,
-    }
-    return weights[measure] * seconds
-
-
-def define_objective(m: DeploymentModel, measure: Measure) -> Fraction:
-    """Minimise a measure; returns its unit."""
-    expression, unit = define_measure(m, measure)
-    m.model.minimize(expression)
-    return unit
-
-
 def extract(m: DeploymentModel, value: Any) -> Selection:
     """Read a selection; `value` maps a variable to its value."""
     tables = m.tables
@@ -368,12 +300,3 @@ def extract(m: DeploymentModel, value: Any) -> Selection:
             chosen.append(SelectedInstance(k, servers, queue))
     layout = next((u for u, literal in enumerate(m.is_layout) if value(literal)), None)
     return Selection(tuple(chosen), layout)
-
-
-def build_model(tables: ProblemTables, scale: TickScale, limits: Limits) -> DeploymentModel:
-    """Build variables, constraints and limits; the objective comes after."""
-    m = DeploymentModel(tables, scale)
-    define_deployment_variables(m)
-    define_deployment_constraints(m)
-    define_limits(m, limits)
-    return m

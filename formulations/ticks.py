@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, product
 
@@ -34,13 +34,15 @@ class TickScale:
     """Ticks per second, and how ticks compare.
 
     `ends` and `latencies` list (exact value in s, tick), both ascending; they are empty when
-    nothing is rounded. `error` bounds, in ticks, how far a tick is from its exact value;
-    `keeps_order` says that ticks order ends and latencies as their exact values do.
+    nothing is rounded. `begins` gives the first tick of each (kind, stall). `error` bounds, in
+    ticks, how far a tick is from its exact value; `keeps_order` says that ticks order ends and
+    latencies as their exact values do.
     """
 
     per_s: int
     ends: tuple[tuple[Fraction, int], ...] = ()
     latencies: tuple[tuple[Fraction, int], ...] = ()
+    begins: Mapping[tuple[int, int], int] = field(default_factory=dict)
     error: Fraction = Fraction(0)
     keeps_order: bool = True
 
@@ -52,6 +54,10 @@ class TickScale:
     def at(self, seconds: Fraction) -> int:
         """Return the nearest tick of a service, release or stall."""
         return round(seconds * self.per_s)
+
+    def stall_begin(self, kind: Kind, number: int) -> int:
+        """Return the first tick of a kind's stall: ends up to then are before it."""
+        return self.begins.get((kind.index, number), self.at(kind.stalls[number][0]))
 
     def last_within(self, limit_s: Fraction, measure: Measure = Measure.END) -> int:
         """Return the last tick of any exact end (or latency) within a limit; -1 if none is."""
@@ -74,7 +80,11 @@ def horizon_s(tables: ProblemTables) -> Fraction:
 
 
 def tick_scale(tables: ProblemTables) -> TickScale:
-    """Return the scale of a problem; raises TooLargeError when there are too many ends."""
+    """Return the scale of a problem.
+
+    Raises TooLargeError when there are too many ends, or a stall begins so close to one that no
+    tick lies between them.
+    """
     exact = math.lcm(*(time.denominator for time in _times(tables)))
     horizon = horizon_s(tables)
     if horizon * exact <= MAX_TICKS:
@@ -82,14 +92,15 @@ def tick_scale(tables: ProblemTables) -> TickScale:
     per_s = math.floor(MAX_TICKS / horizon)
     ends: set[tuple[int, int]] = set()
     latencies: set[tuple[int, int]] = set()
+    begins: dict[tuple[int, int], int] = {}
     for kind in tables.kinds:
-        _reach(tables, kind, exact, per_s, ends, latencies)
-    error = max(
-        abs(Fraction(tick) - Fraction(end * per_s, exact)) for end, tick in ends | latencies
-    )
+        reach = _Reach(tables, kind, exact, per_s)
+        reach.visit(ends, latencies)
+        begins |= {(kind.index, n): tick for n, tick in enumerate(reach.stall_begins())}
+    error = max(abs(Fraction(tick) - Fraction(x * per_s, exact)) for x, tick in ends | latencies)
     keeps_order = _keeps_order(ends) and _keeps_order(latencies)
     return TickScale(
-        per_s, _ascending(ends, exact), _ascending(latencies, exact), error, keeps_order
+        per_s, _ascending(ends, exact), _ascending(latencies, exact), begins, error, keeps_order
     )
 
 
@@ -104,47 +115,68 @@ def _times(tables: ProblemTables) -> Iterator[Fraction]:
             yield from stall
 
 
-def _finish(ready: int, release: int, service: int, stalls: Sequence[tuple[int, int]]) -> int:
-    start = max(ready, release)
-    for begin, until in stalls:
-        if start < until and start + service > begin:
-            start = until
-    return start + service
+class _Reach:
+    """All ends that queues reach on one kind, as (exact whole number, tick) pairs.
 
+    Ticks follow the exact times past or into a stall; `passed` and `hit` note, stall by stall, the
+    latest tick that ends before it and the earliest that would not, had there been no stall.
+    """
 
-def _reach(
-    tables: ProblemTables,
-    kind: Kind,
-    exact: int,
-    per_s: int,
-    ends: set[tuple[int, int]],
-    latencies: set[tuple[int, int]],
-) -> None:
-    """Add (end · exact, tick) of every queue on a kind, and the same for latencies."""
-    scales = (exact, per_s)
-    cohorts = tables.cohorts
-    service = [[round(s * u) for s in kind.candidate.service_s] for u in scales]
-    release = [[round(c.release_s * u) for c in cohorts] for u in scales]
-    stalls = [[(round(f * u), round(t * u)) for f, t in kind.stalls] for u in scales]
-    fronts: dict[tuple[int, ...], set[tuple[int, int]]] = {}
-    for counts in product(*(range(cohort.num_sessions + 1) for cohort in cohorts)):
-        tokens = sum(n * c.held_tokens for n, c in zip(counts, cohorts, strict=True))
-        if tokens > kind.candidate.max_tokens:
-            continue
-        front: set[tuple[int, int]] = set() if any(counts) else {(0, 0)}
-        for index, number in enumerate(counts):
-            before = (*counts[:index], number - 1, *counts[index + 1 :])
-            for ready in fronts.get(before, ()):
-                end, tick = (
-                    _finish(ready[u], release[u][index], service[u][index], stalls[u])
-                    for u in (0, 1)
-                )
-                front.add((end, tick))
-                latencies.add((end - release[0][index], tick - release[1][index]))
-        fronts[counts] = front
-        ends |= front
-        if len(ends) + len(latencies) > MAX_ENDS:
-            raise TooLargeError(f"more than {MAX_ENDS} ends to tell apart; use highs")
+    def __init__(self, tables: ProblemTables, kind: Kind, exact: int, per_s: int) -> None:
+        self.cohorts, self.max_tokens = tables.cohorts, kind.candidate.max_tokens
+
+        def both(seconds: Fraction) -> tuple[int, int]:
+            return round(seconds * exact), round(seconds * per_s)
+
+        self.service = [both(s) for s in kind.candidate.service_s]
+        self.release = [both(c.release_s) for c in tables.cohorts]
+        self.stalls = [(both(begin), both(until)) for begin, until in kind.stalls]
+        self.passed = [-1] * len(self.stalls)
+        self.hit = [2 * MAX_TICKS] * len(self.stalls)
+
+    def finish(self, ready: tuple[int, int], index: int) -> tuple[int, int]:
+        """Return the end of a session of a cohort that may start at `ready`."""
+        release, service = self.release[index], self.service[index]
+        start, tick = max(ready[0], release[0]), max(ready[1], release[1])
+        for n, (begin, until) in enumerate(self.stalls):
+            if start >= until[0]:
+                tick = max(tick, until[1])
+            elif start + service[0] > begin[0]:
+                self.hit[n] = min(self.hit[n], tick + service[1])
+                start, tick = until
+            else:
+                self.passed[n] = max(self.passed[n], tick + service[1])
+        return start + service[0], tick + service[1]
+
+    def visit(self, ends: set[tuple[int, int]], latencies: set[tuple[int, int]]) -> None:
+        """Add the pairs of every queue the kind's memory holds."""
+        fronts: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+        for counts in product(*(range(cohort.num_sessions + 1) for cohort in self.cohorts)):
+            tokens = sum(n * c.held_tokens for n, c in zip(counts, self.cohorts, strict=True))
+            if tokens > self.max_tokens:
+                continue
+            front: set[tuple[int, int]] = set() if any(counts) else {(0, 0)}
+            for index, number in enumerate(counts):
+                before = (*counts[:index], number - 1, *counts[index + 1 :])
+                for ready in fronts.get(before, ()):
+                    end = self.finish(ready, index)
+                    front.add(end)
+                    since = self.release[index]
+                    latencies.add((end[0] - since[0], end[1] - since[1]))
+            fronts[counts] = front
+            ends |= front
+            if len(ends) + len(latencies) > MAX_ENDS:
+                raise TooLargeError(f"more than {MAX_ENDS} ends to tell apart; use highs")
+
+    def stall_begins(self) -> list[int]:
+        """Return a first tick for every stall that separates the ends as its exact begin does."""
+        begins = []
+        for (begin, until), passed, hit in zip(self.stalls, self.passed, self.hit, strict=True):
+            tick = max(passed, min(begin[1], hit - 1))
+            if not passed <= tick < min(hit, until[1]):
+                raise TooLargeError("a stall begins within a tick of a session's end; use highs")
+            begins.append(tick)
+        return begins
 
 
 def _keeps_order(pairs: set[tuple[int, int]]) -> bool:

@@ -31,7 +31,7 @@ def check_backend(
     """Solve with one backend: same values as brute force, and the evaluator accepts the plan."""
     tables = build_tables(instance)
     terms = objective_terms(instance)
-    outcome = backend().solve(SolveRequest(tables, terms, time.monotonic() + 120))
+    outcome = backend().solve(SolveRequest(tables, terms, time.monotonic() + 30))
     where = f"{instance.name} {instance.objective} {backend.__name__}"
     if expected is None:
         assert outcome.termination is Termination.INFEASIBLE, where

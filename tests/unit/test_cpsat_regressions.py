@@ -10,7 +10,8 @@ import pytest
 from ortools.sat.python import cp_model
 
 from formulations.cpsat_engine import CpSatDeployment, CpSatEngine, configure
-from formulations.deployment_cpsat import MAX_COEFFICIENT_SUM, build_model, define_objective
+from formulations.cpsat_measures import build_model, define_objective
+from formulations.deployment_cpsat import MAX_COEFFICIENT_SUM
 from formulations.milp_engine import HighsDeployment
 from formulations.staging import Limits
 from formulations.ticks import tick_scale

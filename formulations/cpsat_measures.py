@@ -1,0 +1,127 @@
+"""Measures of the CP-SAT statement: what can be limited and minimised, in whole ticks."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from formulations.deployment_cpsat import (
+    DeploymentModel,
+    define_deployment_constraints,
+    define_deployment_variables,
+)
+from formulations.staging import Limits
+from formulations.ticks import TickScale
+from optimizer.errors import TooLargeError
+from optimizer.protocols import Measure
+from optimizer.tables import ProblemTables
+
+
+def define_measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
+    """Return (integer expression, its unit): the measure is expression · unit."""
+    if measure not in m.measures:
+        m.measures[measure] = _measure(m, measure)
+    return m.measures[measure]
+
+
+def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
+    tables, model, tick = m.tables, m.model, Fraction(1, m.scale.per_s)
+    if measure is Measure.CARDS:
+        cards = sum(tables.kinds[k].candidate.tp * x for (_, k), x in m.is_kind.items())
+        return cards, Fraction(1)
+    if measure is Measure.COMPLETION:
+        return sum(m.end), tick
+    if measure.is_largest:
+        latest = model.new_int_var(0, m.horizon, measure.value)
+        for j in m.sessions:
+            cohort = tables.cohorts[tables.dispatch_order[j]]
+            since = m.at(cohort.release_s) if measure is Measure.LATENCY else 0
+            model.add(latest >= m.end[j] - since)
+        return latest, tick
+    weights = {
+        k: Fraction(kind.candidate.tp)
+        if measure is Measure.CARD_SECONDS
+        else kind.candidate.power_w
+        for k, kind in enumerate(tables.kinds)
+    }
+    unit = Fraction(
+        math.gcd(*(w.numerator for w in weights.values())) or 1,
+        math.lcm(*(w.denominator for w in weights.values())),
+    )
+    total: Any = 0
+    for i, k in m.is_kind:
+        last = _last_end(m, i, k)
+        total += int(weights[k] / unit) * last
+    if sum(int(weights[k] / unit) for _, k in m.is_kind) * m.horizon > 2**61:
+        raise TooLargeError(f"{measure.value} in exact units exceeds CP-SAT's integers; use highs")
+    return total, unit * tick
+
+
+def _last_end(m: DeploymentModel, i: int, k: int) -> Any:
+    """Return a variable that is at least the last end on slot i when it is of kind k."""
+    last = m.model.new_int_var(0, m.horizon, f"last[{i},{k}]")
+    for j in m.sessions:
+        m.model.add(last >= m.end[j]).only_enforce_if(m.runs[j, i, k])
+    # implied, and it tightens the relaxation: the slot works at least its sessions' service times
+    unit = m.coarse_unit(len(m.sessions))
+    services = [
+        m.at(m.tables.kinds[k].candidate.service_s[c]) // unit for c in m.tables.dispatch_order
+    ]
+    work = m.model.new_int_var(0, sum(services), f"work[{i},{k}]")
+    m.model.add(work == sum(services[j] * m.runs[j, i, k] for j in m.sessions))
+    m.model.add(last >= unit * work)
+    return last
+
+
+def define_limits(m: DeploymentModel, limits: Limits) -> None:
+    """Keep measures at most their limits and enough sessions on time."""
+    for measure, limit in limits.at_most.items():
+        expression, unit = define_measure(m, measure)
+        if measure.is_largest:
+            most = m.scale.last_within(limit, measure)
+        else:
+            most = math.floor((limit + sum_error(m, measure)) / unit)
+        m.model.add(expression <= most)
+    if not limits.min_on_time:
+        return
+    on_time: list[Any] = []
+    always = 0
+    for j in m.sessions:
+        deadline = m.tables.cohorts[m.tables.dispatch_order[j]].deadline_s
+        if deadline is None:
+            always += 1
+            continue
+        literal = m.model.new_bool_var(f"on_time[{j}]")
+        m.model.add(m.end[j] <= m.scale.last_within(deadline)).only_enforce_if(literal)
+        on_time.append(literal)
+    m.model.add(sum(on_time) >= limits.min_on_time - always).with_name("on_time")
+
+
+def sum_error(m: DeploymentModel, measure: Measure) -> Fraction:
+    """Bound how far a sum of ticks is from the exact sum; 0 where ticks are exact."""
+    seconds = m.scale.error / m.scale.per_s
+    pools = m.tables.pools
+    weights = {
+        Measure.COMPLETION: m.tables.num_sessions,
+        Measure.CARD_SECONDS: m.tables.instance.fleet.num_cards,
+        Measure.ENERGY: sum((p.server.power_w or 0) * p.num_servers for p in pools),
+        Measure.CARDS: 0,
+    }
+    return weights[measure] * seconds
+
+
+def define_objective(m: DeploymentModel, measure: Measure) -> Fraction:
+    """Minimise a measure; returns its unit."""
+    expression, unit = define_measure(m, measure)
+    m.model.minimize(expression)
+    return unit
+
+
+def build_model(tables: ProblemTables, scale: TickScale, limits: Limits) -> DeploymentModel:
+    """Build variables, constraints and limits; the objective comes after."""
+    m = DeploymentModel(tables, scale)
+    define_deployment_variables(m)
+    define_deployment_constraints(m)
+    define_limits(m, limits)
+    return m
