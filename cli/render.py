@@ -129,7 +129,7 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         table.add_column(unit, justify="right", no_wrap=True)
         table.add_column("verdict")
         for c in runnable:
-            table.add_row(*_candidate_row(c, len(pools) > 1))
+            table.add_row(*_candidate_row(c, _verdict(c, result), len(pools) > 1))
         console.print()
         console.print(table)
     left_out = [c for c in result.candidates if c.instances is None]
@@ -146,10 +146,31 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         console.print(f"  {unmeasured} more with a measured AllReduce that nobody has measured")
 
 
-def _candidate_row(c: CandidateDocument, with_pool: bool) -> list[str]:
+def _verdict(c: CandidateDocument, result: ResultDocument) -> str:
+    """Return why a candidate is not the plan, in a few words."""
+    if c.verdict == "chosen":
+        return "[bold]chosen[/bold]"
+    key = (c.pool, c.parallel, c.num_servers, c.collective)
+    amount = next(
+        (
+            r.amount
+            for r in result.rejected
+            if key == (r.pool, r.parallel, r.num_servers, r.collective)
+        ),
+        0.0,
+    )
+    if c.rule == "memory":
+        return f"short by {human_bytes(int(amount))} a card"
+    if c.rule == "late":
+        return f"late by {number(amount, 's')}"
+    if c.rule == "objective" and amount > 0:
+        return f"{number(amount, result.objective.unit)} more"
+    return "no better" if c.rule == "objective" else escape(c.reason)
+
+
+def _candidate_row(c: CandidateDocument, verdict: str, with_pool: bool) -> list[str]:
     sessions = sorted(set(c.session_s or ()))
     span = " – ".join(number(s, "s") for s in {*sessions[:1], *sessions[-1:]})
-    verdict = "[bold]chosen[/bold]" if c.verdict == "chosen" else escape(c.reason)
     return [
         escape(label(c) + (f" in {c.pool}" if with_pool else "")),
         str(c.instances),
@@ -181,19 +202,30 @@ def _print_sessions(console: Console, problem: Instance, evaluation: EvaluationD
 
 def _print_cards(console: Console, evaluation: EvaluationDocument) -> None:
     console.print("\n[bold]Cards[/bold]")
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, list[tuple[str, int]]] = {}
     for c in evaluation.cards:
         text = (
             f"{human_bytes(c.total_bytes)} of {human_bytes(c.capacity_bytes)} "
             f"(weights {human_bytes(c.weights_bytes)}, KV {human_bytes(c.kv_bytes)}, "
             f"workspace {human_bytes(c.workspace_bytes)})"
         )
-        lines.setdefault(text, []).append(f"{c.pool}/{c.server}/{c.card}")
+        lines.setdefault(text, []).append((f"{c.pool}/{c.server}", c.card))
     for text, cards in list(lines.items())[:MAX_ROWS]:
-        shown = ", ".join(cards[:8]) + (f" and {len(cards) - 8} more" if len(cards) > 8 else "")
-        console.print(f"  {escape(shown)}: {escape(text)}")
+        console.print(f"  {escape(_card_ranges(cards))}: {escape(text)}")
     if len(lines) > MAX_ROWS:
         console.print(f"  and {len(lines) - MAX_ROWS} more loads (--json lists all)")
+
+
+def _card_ranges(cards: list[tuple[str, int]]) -> str:
+    """Return cards as "pool/server/0-3, pool/server/6", at most eight ranges."""
+    ranges: list[tuple[str, int, int]] = []
+    for server, card in sorted(cards):
+        if ranges and ranges[-1][0] == server and ranges[-1][2] == card - 1:
+            ranges[-1] = (server, ranges[-1][1], card)
+        else:
+            ranges.append((server, card, card))
+    shown = [f"{s}/{a}" if a == b else f"{s}/{a}-{b}" for s, a, b in ranges]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
 
 
 def render_verification(problem: Instance, verification: Verification) -> None:
