@@ -72,7 +72,7 @@ def solve(
     INSTANCE is a path, "-" for standard input, or the name of a bundled example.
     """
     from instances.io import load_instance, write_atomically
-    from optimizer.solve import SolveOptions
+    from optimizer.options import SolveOptions
 
     problem = load_instance(instance)
     if output is not None:

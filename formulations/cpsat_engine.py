@@ -89,7 +89,8 @@ class CpSatEngine:
         """Turn the solver's answer into exact numbers."""
         if ended is Termination.INFEASIBLE:
             return EngineResult(ended)
-        bound = unit * math.ceil(solver.best_objective_bound - 1e-6)
+        said = solver.best_objective_bound  # a double: give way by more than it can be off
+        bound = unit * math.ceil(said - 1e-6 - abs(said) * 2**-50)
         if ended is Termination.NO_SOLUTION_FOUND:
             return EngineResult(ended, bound=max(bound - self._error(m, measure), Fraction(0)))
         selection = extract(m, solver.value)

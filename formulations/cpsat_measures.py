@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from formulations.deployment_cpsat import (
+    MAX_COEFFICIENT_SUM,
     DeploymentModel,
     define_deployment_constraints,
     define_deployment_variables,
@@ -49,12 +50,11 @@ def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
         math.gcd(*(w.numerator for w in weights.values())) or 1,
         math.lcm(*(w.denominator for w in weights.values())),
     )
+    if sum(int(weights[k] / unit) for _, k in m.is_kind) > MAX_COEFFICIENT_SUM:
+        raise TooLargeError(f"{measure.value} in exact units exceeds CP-SAT's integers; use highs")
     total: Any = 0
     for i, k in m.is_kind:
-        last = _last_end(m, i, k)
-        total += int(weights[k] / unit) * last
-    if sum(int(weights[k] / unit) for _, k in m.is_kind) * m.horizon > 2**61:
-        raise TooLargeError(f"{measure.value} in exact units exceeds CP-SAT's integers; use highs")
+        total += int(weights[k] / unit) * _last_end(m, i, k)
     return total, unit * tick
 
 

@@ -49,6 +49,8 @@ class DeploymentModel:
             literals += sum(
                 tables.pools[kind.candidate.pool_index].num_servers for kind in tables.kinds
             ) * len(self.slots)
+        if not tables.is_round_robin:
+            literals += len(self.sessions) ** 2 * len(self.slots)  # define_order
         if literals > MAX_LITERALS:
             raise TooLargeError(f"{literals} literals; CP-SAT takes {MAX_LITERALS}")
         self.start: list[Any] = []

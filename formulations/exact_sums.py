@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from optimizer.errors import MismatchError
 from optimizer.protocols import Termination
 
 #: Solvers see sums below this.
@@ -65,6 +66,7 @@ def least_sum(
     """Return the least sum of weights over selections within rows.
 
     `run` minimises a sum of small whole weights; `max_uses` bounds the patterns used in all.
+    Raises MismatchError when its answers contradict each other.
     """
     scale = scale_for(weights, max_uses)
     highs = tuple(w // scale for w in weights)
@@ -73,14 +75,17 @@ def least_sum(
         return Least(first.termination, bound=None if first.bound is None else scale * first.bound)
     best, used = first.total(weights), first
     if first.termination is not Termination.OPTIMAL or first.bound is None:
-        bound = 0 if first.bound is None else min(scale * first.bound, best)
+        bound = None if first.bound is None else min(scale * first.bound, best)
         return Least(Termination.FEASIBLE, best, bound, used)
     if scale == 1:
         return Least(Termination.OPTIMAL, best, best, used)
     lows = tuple(w % scale for w in weights)
-    v = first.bound
+    known = first.total(highs)
+    v = min(first.bound, known)
     while scale * v < best:
         finer = least_sum(run, lows, max_uses, (*rows, Row(highs, v)))
+        if finer.termination is Termination.INFEASIBLE and v >= known:
+            raise MismatchError("a solver finds its own answer infeasible")
         if finer.used is not None and finer.used.total(weights) < best:
             best, used = finer.used.total(weights), finer.used
         if finer.termination not in (Termination.OPTIMAL, Termination.INFEASIBLE):

@@ -1,4 +1,4 @@
-"""The one place where solver statuses are read (law 4).
+"""The one place where solver statuses are read (law 6).
 
 PuLP calls a time-limited run "Optimal": only `sol_status` tells an optimum from an incumbent. An
 infeasible CBC run leaves values behind, so values are read only when this file says there are any.

@@ -74,9 +74,7 @@ def horizon_s(tables: ProblemTables) -> Fraction:
     latest += [until_s for kind in tables.kinds for _, until_s in kind.stalls]
     slowest = [max(c.service_s[i] for c in tables.candidates) for i in range(len(tables.cohorts))]
     work = sum((slowest[i] for i in tables.dispatch_order), Fraction(0))
-    # each stall can throw one running session back, at most by its own service time
-    redone = sum(len(kind.stalls) for kind in tables.kinds) * max(slowest)
-    return max(latest) + work + redone
+    return max(latest) + work  # after the last release and stall nothing waits or starts over
 
 
 def tick_scale(tables: ProblemTables) -> TickScale:
@@ -90,6 +88,9 @@ def tick_scale(tables: ProblemTables) -> TickScale:
     if horizon * exact <= MAX_TICKS:
         return TickScale(exact)
     per_s = math.floor(MAX_TICKS / horizon)
+    queues = math.prod(cohort.num_sessions + 1 for cohort in tables.cohorts) * len(tables.kinds)
+    if not per_s or queues > MAX_ENDS:
+        raise TooLargeError(f"{queues} mixtures of sessions over {float(horizon):.3g} s; use highs")
     ends: set[tuple[int, int]] = set()
     latencies: set[tuple[int, int]] = set()
     begins: dict[tuple[int, int], int] = {}

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import sys
-import tempfile
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
@@ -193,25 +194,25 @@ def load_instance(path: str | Path) -> Instance:
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write a file so that it appears whole or not at all; raises InputError."""
+    """Write a file so that it appears whole or not at all; raises InputError.
+
+    What is no regular file (a pipe, a terminal) cannot be replaced and is written to directly.
+    """
     target = Path(path)
-    temporary: str | None = None
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    is_special = target.exists() and not target.is_file()
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(
+            target if is_special else temporary, "w" if is_special else "x", encoding="utf-8"
+        ) as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+            if not is_special:
+                os.fsync(file.fileno())
+        if not is_special:
+            os.replace(temporary, target)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         reason = (error.strerror or "cannot be written").lower()
         raise InputError(str(path), "", f"{reason}; nothing was written") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

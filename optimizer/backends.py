@@ -72,15 +72,17 @@ def _run_one(name: str, request: SolveRequest) -> Finished:
 class Runner:
     """Runs backends in threads of their own, so that the caller stays free to be interrupted."""
 
-    def __init__(self, request: SolveRequest) -> None:
-        self.request = request
+    def __init__(self, request: SolveRequest, outer_stop: threading.Event | None = None) -> None:
+        self.request, self.outer_stop = request, outer_stop
         self._results: queue.Queue[Finished] = queue.Queue()
         self._running: set[str] = set()
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, threads: int) -> None:
-        """Start one backend with its share of threads."""
-        request = replace(self.request, threads=threads)
+    def start(self, name: str, threads: int, share_of_time: float = 1.0) -> None:
+        """Start one backend with its threads and its share of the time left."""
+        left = self.request.deadline - time.monotonic()
+        deadline = time.monotonic() + share_of_time * left
+        request = replace(self.request, threads=threads, deadline=deadline)
         self._running.add(name)
         thread = threading.Thread(
             target=lambda: self._results.put(_run_one(name, request)),
@@ -95,14 +97,21 @@ class Runner:
         """Names of backends that have not handed over yet."""
         return frozenset(self._running)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the caller asked to end early."""
+        return self.outer_stop is not None and self.outer_stop.is_set()
+
     def next(self) -> Finished | None:
         """Wait for the next backend to end; None when none is left or all overran their time."""
         if not self._running:
             return None
         while True:
             left = self.request.deadline + GRACE_S - time.monotonic()
+            if self.is_stopped:
+                self.request.stop.set()
             try:
-                finished = self._results.get(timeout=min(max(left, 0.05), 0.5))
+                finished = self._results.get(timeout=min(max(left, 0.05), 0.1))
             except queue.Empty:
                 if left <= 0:
                     return None
@@ -111,7 +120,10 @@ class Runner:
             return finished
 
     def stop(self) -> None:
-        """Ask all backends to end, and wait a little: one alive at exit aborts the process."""
+        """Ask all backends to end, and wait a little: one alive at exit aborts the process.
+
+        The caller's own event is left as it is.
+        """
         self.request.stop.set()
         until = time.monotonic() + GRACE_S
         for thread in self._threads:
@@ -135,7 +147,8 @@ def run_until_proof(
         waiting = []
     while waiting or runner.running:
         if not runner.running:
-            runner.start(waiting.pop(0), threads)
+            name = waiting.pop(0)
+            runner.start(name, threads, 0.5 if waiting else 1.0)
         finished = runner.next()
         if finished is None:
             return best

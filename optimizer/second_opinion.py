@@ -1,4 +1,4 @@
-"""A second opinion on an optimum or on infeasibility: no solver, or another one (law 4).
+"""A second opinion on an optimum or on infeasibility: no solver, or another one (law 3).
 
 A wrong optimum is a feasible plan, so evaluating the plan cannot reveal it. The cheapest method
 that can speak is used: a solver-free bound, the brute-force oracle on small problems, or another
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from optimizer.backends import Finished, Runner
 from optimizer.bounds import lateness_reason, most_on_time, term_bound, unserved_cohort
+from optimizer.decode import plan_of
 from optimizer.errors import BackendUnavailable, TooLargeError
 from optimizer.exhaustive import solve_exhaustively
-from optimizer.protocols import Term, Termination
+from optimizer.plan import Plan
+from optimizer.protocols import Outcome, StageClaim, Term, Termination
 from optimizer.tables import ProblemTables
 
 #: The oracle is asked when it needs to look at no more plans than this.
@@ -24,18 +25,22 @@ MAX_ORACLE_PLANS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SecondOpinion:
-    """Who was asked and what came of it; `agrees` None when nobody could tell."""
+    """Who was asked and what came of it; `agrees` None when nobody could tell.
+
+    `plan` is a plan that is better by less than the first solver could tell.
+    """
 
     method: str
     agrees: bool | None
     detail: str
+    plan: Plan | None = None
 
 
 def by_bound(
-    tables: ProblemTables, terms: Sequence[Term], values: Sequence[Fraction] | None
+    tables: ProblemTables, terms: Sequence[Term], claims: Sequence[StageClaim] | None
 ) -> SecondOpinion | None:
-    """Settle the question without any search, or return None."""
-    if values is None:
+    """Settle the question without any search, or return None; `claims` None means infeasible."""
+    if claims is None:
         need, most = tables.instance.min_on_time_sessions, most_on_time(tables)
         if not tables.kinds or tables.layouts == ():
             return SecondOpinion("rules", True, "every candidate breaks a rule")
@@ -48,31 +53,35 @@ def by_bound(
             return SecondOpinion("bound", True, detail)
         return None
     bounds = [term_bound(tables, term) for term in terms]
-    if list(values) == bounds:
+    if [claim.value for claim in claims] == bounds:
         return SecondOpinion("bound", True, "every objective meets its solver-free bound")
     return None
 
 
-def by_oracle(tables: ProblemTables, values: Sequence[Fraction] | None) -> SecondOpinion | None:
+def by_oracle(tables: ProblemTables, claims: Sequence[StageClaim] | None) -> SecondOpinion | None:
     """Enumerate all plans if they are few; None if they are many."""
     try:
         found = solve_exhaustively(tables.instance, max_plans=MAX_ORACLE_PLANS)
     except TooLargeError:
         return None
-    agrees = found.values == (None if values is None else tuple(values))
     detail = f"all {found.num_plans} plans enumerated and evaluated"
-    return SecondOpinion("exhaustive", agrees, detail)
+    if found.values is None:
+        return SecondOpinion("exhaustive", claims is None, detail)
+    exact = [StageClaim("", value, value) for value in found.values]
+    agrees, is_finer = compare(claims, exact)
+    return SecondOpinion("exhaustive", agrees, detail, found.plan if is_finer else None)
 
 
 def by_backend(
-    runner: Runner, names: Sequence[str], threads: int, values: Sequence[Fraction] | None
+    runner: Runner, names: Sequence[str], threads: int, claims: Sequence[StageClaim] | None
 ) -> SecondOpinion:
     """Ask other backends, those already running first, until one has a proof of its own."""
     waiting = [name for name in names if name not in runner.running]
     declined: list[str] = []
     while runner.running or waiting:
-        if not runner.running:
-            runner.start(waiting.pop(0), threads)
+        while waiting and len(runner.running) < threads:
+            name = waiting.pop(0)
+            runner.start(name, 1, 0.5 if waiting and threads == 1 else 1.0)
         finished = runner.next()
         if finished is None:
             break
@@ -80,22 +89,41 @@ def by_backend(
             finished.error, BackendUnavailable | TooLargeError
         ):
             raise finished.error
-        if not finished.is_proof:
+        if finished.outcome is None or not finished.is_proof:
             declined.append(f"{finished.name}: {finished.error or 'no proof in time'}")
             continue
-        return SecondOpinion(
-            finished.name, _same(finished, values), f"own proof, {finished.version}"
-        )
+        return _from_outcome(runner.request.tables, finished, finished.outcome, claims)
     return SecondOpinion("none", None, "; ".join(declined) or "no other method had time")
 
 
-def _same(finished: Finished, values: Sequence[Fraction] | None) -> bool:
-    assert finished.outcome is not None
-    if finished.outcome.termination is Termination.INFEASIBLE:
-        return values is None
-    if values is None:
-        return False
-    for claim, value in zip(finished.outcome.claims, values, strict=True):
-        if claim.value != value:  # a tie for arithmetic as coarse as this backend's is agreement
-            return claim.bound is not None and claim.bound <= value <= (claim.value or value)
-    return True
+def _from_outcome(
+    tables: ProblemTables,
+    finished: Finished,
+    outcome: Outcome,
+    claims: Sequence[StageClaim] | None,
+) -> SecondOpinion:
+    detail = f"own proof, {finished.version}"
+    if outcome.termination is Termination.INFEASIBLE or outcome.selection is None:
+        return SecondOpinion(finished.name, claims is None, detail)
+    agrees, is_finer = compare(claims, outcome.claims)
+    plan = plan_of(tables, outcome.selection) if is_finer else None
+    return SecondOpinion(finished.name, agrees, detail, plan)
+
+
+def compare(claims: Sequence[StageClaim] | None, others: Sequence[StageClaim]) -> tuple[bool, bool]:
+    """Return whether two proofs agree, and whether the other one found a finer optimum.
+
+    A proof whose bound is below its value cannot tell values in between apart; another value there
+    is no contradiction, and a lower one is the better plan.
+    """
+    if claims is None:
+        return False, False
+    for mine, other in zip(claims, others, strict=True):
+        if mine.value == other.value:
+            continue
+        if mine.value is None or other.value is None:
+            return False, False
+        if other.value < mine.value:
+            return mine.bound is not None and mine.bound <= other.value, True
+        return other.bound is not None and other.bound <= mine.value, False
+    return True, False

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from instances.instance import Instance
 from optimizer.backends import Finished, Runner, no_backend, run_until_proof
-from optimizer.errors import InputError, PlannerError, TooLargeError
+from optimizer.errors import TooLargeError
 from optimizer.explain import CandidateReport, candidate_reports
 from optimizer.incumbent import Incumbent
 from optimizer.objectives import objective_terms
+from optimizer.options import SolveOptions
 from optimizer.pricing import build_tables
-from optimizer.protocols import SolveRequest, Termination
-from optimizer.report_result import SolveRecord, result_document
+from optimizer.protocols import SolveRequest
+from optimizer.record import SolveRecord
 from optimizer.result import ResultDocument
+from optimizer.result_document import result_document
 from optimizer.second_opinion import SecondOpinion, by_backend, by_bound, by_oracle
 from optimizer.tables import ProblemTables
 
@@ -27,20 +27,6 @@ AUTO_SOLVERS = ("highs", "cp-sat")
 SECOND_SOLVERS = ("highs", "cp-sat", "cbc")
 #: Problems this small are not worth starting two solvers for: the oracle checks them.
 SMALL_KINDS, SMALL_SESSIONS = 40, 6
-
-
-@dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """How to solve: which solver, how long, with how many threads, from which seed."""
-
-    solver: str = "auto"
-    time_limit_s: float = 60.0
-    threads: int = 0
-    seed: int = 0
-
-    def num_threads(self) -> int:
-        """Threads to use; 0 means as many as the machine has processors."""
-        return self.threads or os.cpu_count() or 1
 
 
 def solve(
@@ -70,7 +56,7 @@ def solve(
     BackendUnavailable, TooLargeError : no solver can take the problem.
     """
     options = options or SolveOptions()
-    _check_options(options)
+    options.check()
     started = time.monotonic()
     tables = build_tables(instance)
     reports = candidate_reports(tables)
@@ -83,20 +69,10 @@ def solve(
         started + options.time_limit_s,
         options.num_threads(),
         options.seed,
-        stop or threading.Event(),
-        incumbent.offer_selection,
+        on_selection=incumbent.offer_selection,
     )
-    record = _decide(tables, reports, request, options, incumbent)
+    record = _decide(tables, reports, request, options, incumbent, stop)
     return result_document(record, options, time.monotonic() - started)
-
-
-def _check_options(options: SolveOptions) -> None:
-    if not options.time_limit_s >= 0 or options.time_limit_s == float("inf"):
-        raise InputError("options", "time_limit_s", "must be a finite number of seconds, 0 or more")
-    if not 0 <= options.threads <= 1024:
-        raise InputError("options", "threads", "must be between 0 (all) and 1024", options.threads)
-    if not 0 <= options.seed < 2**31:
-        raise InputError("options", "seed", "must be between 0 and 2147483647", options.seed)
 
 
 def _solvers(options: SolveOptions, tables: ProblemTables) -> tuple[str, ...]:
@@ -112,14 +88,16 @@ def _decide(
     request: SolveRequest,
     options: SolveOptions,
     incumbent: Incumbent,
+    stop: threading.Event | None,
 ) -> SolveRecord:
     """Run solvers until a proof, then seek the second opinion; an interrupt keeps the best plan."""
     record = SolveRecord(tables, request.terms, reports, incumbent)
     if not tables.kinds or tables.layouts == ():
+        record.claim_infeasible()
         record.opinion = by_oracle(tables, None) or by_bound(tables, request.terms, None)
-        record.termination = Termination.INFEASIBLE
+        record.conclude(is_stopped=False)
         return record
-    runner, failures = Runner(request), list[Finished]()
+    runner, failures = Runner(request, stop), list[Finished]()
     names, threads = _solvers(options, tables), request.threads
     try:
         finished = run_until_proof(runner, names, threads, failures.append)
@@ -134,7 +112,7 @@ def _decide(
         record.take(finished)
         if record.is_claimed_proof:
             record.opinion = _second_opinion(record, runner, names, threads)
-        record.conclude()
+        record.conclude(runner.is_stopped)
     except KeyboardInterrupt:
         record.limit = "interrupted"
     finally:
@@ -156,12 +134,9 @@ def _excuse(record: SolveRecord, failures: list[Finished], request: SolveRequest
 def _second_opinion(
     record: SolveRecord, runner: Runner, names: tuple[str, ...], threads: int
 ) -> SecondOpinion:
-    values = record.values()
+    claims = None if record.plan is None else record.claims
     return (
-        by_bound(record.tables, record.terms, values)
-        or by_oracle(record.tables, values)
-        or by_backend(runner, [n for n in SECOND_SOLVERS if n != record.solver], threads, values)
+        by_bound(record.tables, record.terms, claims)
+        or by_oracle(record.tables, claims)
+        or by_backend(runner, [n for n in SECOND_SOLVERS if n != record.solver], threads, claims)
     )
-
-
-__all__ = ["PlannerError", "SolveOptions", "solve"]

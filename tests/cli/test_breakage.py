@@ -24,7 +24,7 @@ from formulations import milp_engine
 from formulations.milp_engine import CbcDeployment, HighsDeployment
 from instances.instance import Instance
 from instances.io import example_names, load_instance, parse_instance
-from optimizer import backends, second_opinion
+from optimizer import SolveOptions, backends, second_opinion, solve
 from optimizer.decode import plan_of
 from optimizer.evaluate import evaluate
 from optimizer.protocols import (
@@ -35,7 +35,6 @@ from optimizer.protocols import (
     StageClaim,
     Termination,
 )
-from optimizer.solve import SolveOptions, solve
 
 SOLVERS = ("highs", "cp-sat", "cbc")
 SAT, MILP = "CpSolver", "LpProblem"

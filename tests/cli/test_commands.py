@@ -388,7 +388,7 @@ def test_names_are_printed_as_they_are_written(name: str, capsys: Capture, tmp_p
     code, out, err = call(capsys, "verify", path, str(result))
     assert (code, err) == (0, "")
     assert out.startswith(f"{name}: the plan holds\n")
-    assert f"  {name}/0/0, {name}/0/1" in out
+    assert f"  {name}/0/0-3" in out
 
 
 def test_a_terminal_without_unicode_gets_replacements(tmp_path: Path) -> None:

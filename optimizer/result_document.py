@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal
 
-from optimizer.backends import Finished
 from optimizer.bounds import lateness_reason, term_bound
-from optimizer.decode import plan_of
-from optimizer.errors import MismatchError
-from optimizer.evaluate import evaluate
 from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
-from optimizer.explain import (
-    CandidateReport,
-    is_used,
-    reject_loser,
-    rejections,
-    thresholds,
-)
-from optimizer.incumbent import Incumbent, objective_values
+from optimizer.explain import is_used, reject_loser, rejections, thresholds
+from optimizer.options import SolveOptions
 from optimizer.parallel import ParallelConfig
 from optimizer.plan import Plan
 from optimizer.plan_document import (
@@ -34,6 +22,7 @@ from optimizer.plan_document import (
     plan_sha256,
 )
 from optimizer.protocols import StageClaim, Term, Termination
+from optimizer.record import SolveRecord
 from optimizer.result import (
     CandidateDocument,
     CertificateDocument,
@@ -46,90 +35,6 @@ from optimizer.result import (
 )
 from optimizer.second_opinion import SecondOpinion
 from optimizer.tables import ProblemTables, Rejection
-
-if TYPE_CHECKING:
-    from optimizer.solve import SolveOptions
-
-LimitName = Literal["time", "interrupted", "size", "second_opinion"]
-
-
-@dataclass
-class SolveRecord:
-    """What a solve has established so far; turned into a document at the end."""
-
-    tables: ProblemTables
-    terms: Sequence[Term]
-    reports: list[CandidateReport]
-    incumbent: Incumbent
-    termination: Termination = Termination.NO_SOLUTION_FOUND
-    limit: LimitName | None = None
-    reason: str = ""
-    solver: str | None = None
-    solver_version: str | None = None
-    claims: tuple[StageClaim, ...] = ()
-    plan: Plan | None = None
-    evaluation: Evaluation | None = None
-    opinion: SecondOpinion | None = None
-    _claimed: Termination = field(default=Termination.NO_SOLUTION_FOUND)
-
-    def take(self, finished: Finished | None) -> None:
-        """Verify a backend's outcome; raises MismatchError where claim and evaluation differ."""
-        if finished is None or finished.outcome is None:
-            return
-        outcome = finished.outcome
-        self.solver, self.solver_version = finished.name, finished.version
-        self._claimed, self.claims = outcome.termination, outcome.claims
-        if outcome.selection is None:
-            return
-        self.plan = plan_of(self.tables, outcome.selection)
-        self.evaluation = evaluate(self.tables.instance, self.plan)
-        if self.evaluation.violations:
-            broken = self.evaluation.violations[0]
-            raise MismatchError(
-                f"{finished.name} returned a plan that breaks {broken.rule}: {broken.message}"
-            )
-        for claim in outcome.claims:
-            verified = self.evaluation.objective(claim.name)
-            if claim.value is not None and claim.value != verified:
-                raise MismatchError(
-                    f"{finished.name} claims {claim.name} = {claim.value}, verified {verified}"
-                )
-
-    @property
-    def is_claimed_proof(self) -> bool:
-        """Whether the solver claims an optimum or infeasibility."""
-        return self._claimed in (Termination.OPTIMAL, Termination.INFEASIBLE)
-
-    def values(self) -> tuple[Fraction, ...] | None:
-        """Exact values of the solver's plan; None when it has none."""
-        if self.evaluation is None:
-            return None
-        return objective_values(self.tables, self.evaluation)
-
-    def conclude(self) -> None:
-        """Set the termination from the claim and the second opinion.
-
-        Raises MismatchError when the second opinion, or a verified plan, contradicts the solver.
-        """
-        best, mine = self.incumbent.values, self.values()
-        if self.is_claimed_proof:
-            if self.opinion is not None and self.opinion.agrees is False:
-                raise MismatchError(
-                    f"{self.solver} claims {self._claimed.value}, {self.opinion.method} disagrees: "
-                    f"{self.opinion.detail}"
-                )
-            if best is not None and (mine is None or best < mine):
-                raise MismatchError(
-                    f"{self.solver} claims {self._claimed.value}, but a verified plan is better"
-                )
-            if self.opinion is not None and self.opinion.agrees:
-                self.termination = self._claimed
-                # both agree exactly, also where the solver's own bound stops short of its value
-                self.claims = tuple(StageClaim(c.name, c.value, c.value) for c in self.claims)
-                return
-            self.limit = "second_opinion"
-        else:
-            self.limit = "time"
 
 
 def result_document(record: SolveRecord, options: SolveOptions, seconds: float) -> ResultDocument:
