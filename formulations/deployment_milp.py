@@ -18,12 +18,17 @@ import pulp
 from formulations.exact_sums import Row, scale_for
 from formulations.patterns import Pattern
 from formulations.staging import Limits
+from optimizer.errors import MismatchError
 from optimizer.protocols import Measure, SelectedInstance, Selection
 from optimizer.tables import Kind, ProblemTables
 
 #: Digits of exact sums: with more bits CBC's tolerances made feasible limits infeasible.
 DIGIT_BITS = 10
 DIGIT = 2**DIGIT_BITS
+
+#: Added to whole limits of whole sums: it changes nothing but the room a tolerance has. Without it
+#: CBC called its own optimum infeasible.
+HALF = 0.5
 
 
 class DeploymentModel:
@@ -213,12 +218,12 @@ def define_limits(m: DeploymentModel, rows: Sequence[Row]) -> None:
         weights, most = whole_weights(m.patterns, measure, unit), math.floor(limit / unit)
         scale = scale_for(weights, max_uses(m.tables))
         coarse = pulp.lpSum(w // scale * x for w, x in zip(weights, m.times_used, strict=True))
-        m.problem += (coarse <= most // scale, f"coarse_{measure.value}")
+        m.problem += (coarse <= most // scale + HALF, f"coarse_{measure.value}")
         if measure in m.exact and scale > 1:
             _limit_sum(m, measure.value, weights, most)
     for r, row in enumerate(rows):
         total = pulp.lpSum(row.weights[i] * x for i, x in zip(m.kept, m.times_used, strict=True))
-        m.problem += (total <= row.most, f"row_{r}")
+        m.problem += (total <= row.most + HALF, f"row_{r}")
 
 
 def _limit_sum(m: DeploymentModel, name: str, weights: Sequence[int], most: int) -> None:
@@ -329,6 +334,8 @@ def _servers_of(m: DeploymentModel, k: int) -> list[tuple[int, ...]]:
     groups: list[tuple[int, ...]] = []
     while any(left.values()):
         most = sorted(left, key=lambda s: (-left[s], s))[: candidate.num_servers]
+        if len(most) < candidate.num_servers or any(left[s] < 1 for s in most):
+            raise MismatchError("a solver's blocks cannot be put together to serving instances")
         for s in most:
             left[s] -= 1
         groups.append(tuple(sorted(most)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from optimizer.errors import MismatchError
 from optimizer.protocols import Termination
 
-#: Solvers see sums below this.
+#: Solvers see sums up to this.
 COARSE_TOTAL = 2**20
 
 
@@ -53,7 +53,7 @@ class Least:
 
 
 def scale_for(weights: Sequence[int], max_uses: int) -> int:
-    """Return the least divisor that brings every possible sum below `COARSE_TOTAL`."""
+    """Return the least divisor that brings every possible sum to at most `COARSE_TOTAL`."""
     return -(-max(weights, default=0) * max_uses // COARSE_TOTAL) or 1
 
 

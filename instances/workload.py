@@ -12,6 +12,10 @@ from instances.model import Frozen
 from instances.quantity import PositiveSeconds, Seconds, Share
 
 
+#: Sessions are placed one by one, so a workload of more than this is refused.
+MAX_SESSIONS = 100_000
+
+
 class Cohort(Frozen):
     """`num_sessions` identical sessions.
 
@@ -50,6 +54,10 @@ class Workload(Frozen):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"cohort name {name!r} appears {names.count(name)} times")
+        if self.num_sessions > MAX_SESSIONS:
+            raise ValueError(
+                f"{self.num_sessions} sessions in all; the planner takes at most {MAX_SESSIONS}"
+            )
         if self.min_on_time_fraction > 1:
             raise ValueError("min_on_time_fraction cannot exceed 1 (100%)")
         return self

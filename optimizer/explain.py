@@ -20,6 +20,10 @@ from optimizer.protocols import SelectedInstance, Selection
 from optimizer.tables import Candidate, Kind, Layout, ProblemTables, Rejection
 
 
+#: Most (session, instance) pairs that the greedy dispatch looks at.
+MAX_GREEDY_STEPS = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateReport:
     """A candidate deployed alone: its plan and what the evaluator says of it."""
@@ -68,7 +72,13 @@ def _blocks(tables: ProblemTables, candidate: Candidate) -> Iterator[tuple[CardI
 
 
 def _queue_greedily(tables: ProblemTables, kinds: Sequence[Kind]) -> list[list[int]]:
-    """Give each session in dispatch order to the instance with room that ends it first."""
+    """Give each session in dispatch order to the instance with room that ends it first.
+
+    Very large problems are dealt out in turn instead.
+    """
+    if len(kinds) * tables.num_sessions > MAX_GREEDY_STEPS:
+        order, count = tables.dispatch_order, len(kinds)
+        return [list(order[i::count]) for i in range(count)]
     queues: list[list[int]] = [[] for _ in kinds]
     ends = [Fraction(0)] * len(kinds)
     room = [kind.candidate.max_tokens for kind in kinds]

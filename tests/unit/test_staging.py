@@ -223,7 +223,7 @@ def test_ties_of_a_ratio_at_different_counts_are_all_kept_for_the_next_term() ->
 
 
 def test_counts_whose_least_cost_cannot_win_are_not_asked_for() -> None:
-    """The least cost 10 has 4 of 4 on time: no other count can be better, one question is enough."""
+    """The least cost 10 has 4 of 4 on time: no other count can be better, so one question does."""
     engine = ListEngine([one(1, 10, 1, on_time=4), one(1, 11, 1, on_time=4)])
     assert solve_terms(engine, "list", [PER_SESSION], 1, 4).claims[0].value == Fraction(5, 2)
     assert len(engine.asked) == 1
