@@ -85,6 +85,15 @@ def define_deployment_variables(m: DeploymentModel) -> None:
                 m.blocks[k, s] = m.problem.add_variable(f"blocks_{k}_{s}", 0, most, pulp.LpInteger)
 
 
+def num_variables(tables: ProblemTables, patterns: Sequence[Pattern]) -> int:
+    """Return how many variables a model over these patterns has, but for digits."""
+    if tables.layouts is not None:
+        return len(patterns) + len(tables.layouts)
+    kinds = {p.kind for p in patterns if p.kind is not None}
+    servers = (tables.pools[tables.kinds[k].candidate.pool_index].num_servers for k in kinds)
+    return len(patterns) + sum(servers)
+
+
 def _most_uses(tables: ProblemTables, pattern: Pattern) -> int:
     """Upper bound on how often a pattern can be used."""
     if pattern.place is not None or pattern.layout is not None:

@@ -20,6 +20,7 @@ from formulations.deployment_milp import (
     extract,
     max_uses,
     measure_unit,
+    num_variables,
     whole_weights,
 )
 from formulations.exact_sums import Row, Used, least_sum
@@ -27,8 +28,11 @@ from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
 from formulations.status import highs_termination, pulp_termination
-from optimizer.errors import BackendUnavailable, MismatchError
+from optimizer.errors import BackendUnavailable, MismatchError, TooLargeError
 from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
+
+#: More variables than this and the formulation declines: building rows would outlast most limits.
+MAX_VARIABLES = 30_000
 
 #: Loose enough for exact limits (at 1e-9, and at its own 1e-7, CBC calls some infeasible that are
 #: not), tight enough for whole numbers below 2^20; what comes back is checked exactly.
@@ -130,6 +134,9 @@ class MilpEngine:
         self.request, self.backend = request, backend
         self.tables = request.tables
         self.patterns = build_patterns(request.tables, self._is_over)
+        size = num_variables(request.tables, self.patterns)
+        if size > MAX_VARIABLES:
+            raise TooLargeError(f"{size} variables; the MILP takes {MAX_VARIABLES}")
 
     def minimise(self, measure: Measure, limits: Limits) -> EngineResult:
         """Return the least value of a measure within limits."""

@@ -11,7 +11,6 @@ from instances.hardware import Name
 from instances.model import Frozen
 from instances.quantity import PositiveSeconds, Seconds, Share
 
-
 #: Sessions are placed one by one, so a workload of more than this is refused.
 MAX_SESSIONS = 100_000
 

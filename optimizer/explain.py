@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heappop, heappush
 
 from instances.quantity import human_bytes, human_seconds
 from optimizer.decode import plan_of
@@ -18,10 +19,6 @@ from optimizer.parallel import ParallelConfig
 from optimizer.plan import CardId, Plan
 from optimizer.protocols import SelectedInstance, Selection
 from optimizer.tables import Candidate, Kind, Layout, ProblemTables, Rejection
-
-
-#: Most (session, instance) pairs that the greedy dispatch looks at.
-MAX_GREEDY_STEPS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +71,43 @@ def _blocks(tables: ProblemTables, candidate: Candidate) -> Iterator[tuple[CardI
 def _queue_greedily(tables: ProblemTables, kinds: Sequence[Kind]) -> list[list[int]]:
     """Give each session in dispatch order to the instance with room that ends it first.
 
-    Very large problems are dealt out in turn instead.
+    Of equal instances only the one that is free first can be it, so each kind keeps a heap. Where
+    nobody has room the first of all takes it, and the evaluator says by how much it overflows.
     """
-    if len(kinds) * tables.num_sessions > MAX_GREEDY_STEPS:
-        order, count = tables.dispatch_order, len(kinds)
-        return [list(order[i::count]) for i in range(count)]
     queues: list[list[int]] = [[] for _ in kinds]
-    ends = [Fraction(0)] * len(kinds)
     room = [kind.candidate.max_tokens for kind in kinds]
+    free: dict[int, list[tuple[Fraction, int]]] = {}
+    for i, kind in enumerate(kinds):
+        free.setdefault(kind.index, []).append((Fraction(0), i))
     for cohort in tables.dispatch_order:
         tokens = tables.cohorts[cohort].held_tokens
-        finish = [tables.finish_s(kind, end, cohort) for kind, end in zip(kinds, ends, strict=True)]
-        best = min(range(len(kinds)), key=lambda i: (room[i] < tokens, finish[i], i))
-        queues[best].append(cohort)
-        ends[best], room[best] = finish[best], room[best] - tokens
+        firsts = [f for heap in free.values() if (f := _pop_first(heap, room, tokens))]
+        firsts = firsts or [heappop(heap) for heap in free.values()]
+        ends = [tables.finish_s(kinds[i], end, cohort) for end, i in firsts]
+        best = min(range(len(firsts)), key=lambda n: (ends[n], firsts[n][1]))
+        for n, (end, i) in enumerate(firsts):
+            heappush(free[kinds[i].index], (ends[n] if n == best else end, i))
+        chosen = firsts[best][1]
+        queues[chosen].append(cohort)
+        room[chosen] -= tokens
     return queues
+
+
+def _pop_first(
+    heap: list[tuple[Fraction, int]], room: Sequence[int], tokens: int
+) -> tuple[Fraction, int] | None:
+    """Take the instance that is free first and has room for `tokens` from a heap."""
+    skipped = []
+    found = None
+    while heap and found is None:
+        entry = heappop(heap)
+        if room[entry[1]] >= tokens:
+            found = entry
+        else:
+            skipped.append(entry)
+    for entry in skipped:
+        heappush(heap, entry)
+    return found
 
 
 def _deploy_layout(tables: ProblemTables, index: int, layout: Layout) -> Plan:
