@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from instances.io import example_names, example_text, load_instance
-from optimizer import SolveOptions, evaluate, read_plan, solve
+from optimizer import SolveOptions, solve, verify
 from optimizer.exhaustive import solve_exhaustively
 from optimizer.result import ResultDocument
 
@@ -17,9 +17,14 @@ FEASIBLE = tuple(name for name in example_names() if name != "infeasible-deadlin
 SOLVERS = ("auto", "cp-sat", "highs", "cbc")
 
 
-def best_known(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(example_text(name, ".best.json"))
-    return document
+def best_known(name: str) -> ResultDocument:
+    """The stored result of an example."""
+    return ResultDocument.model_validate(json.loads(example_text(name, ".best.json")))
+
+
+def stored_values(name: str) -> list[str | None]:
+    best = best_known(name)
+    return [o.verified_exact for o in (best.objective, *best.then)]
 
 
 def solved(name: str, solver: str = "auto") -> ResultDocument:
@@ -27,25 +32,27 @@ def solved(name: str, solver: str = "auto") -> ResultDocument:
 
 
 @pytest.mark.parametrize("name", FEASIBLE)
-def test_the_stored_plan_has_the_stored_value(name: str) -> None:
+def test_the_stored_result_verifies(name: str) -> None:
+    """The plan keeps every rule, every claim of the stored result holds, and it meets its bound."""
     instance, best = load_instance(name), best_known(name)
-    evaluation = evaluate(instance, read_plan(best, name))
-    assert evaluation.violations == ()
-    for stored in best["objectives"]:
-        assert str(evaluation.objective(stored["name"])) == stored["value_exact"]
-        assert stored["bound_exact"] == stored["value_exact"]
-    assert [o["name"] for o in best["objectives"]] == list(instance.objective.minimise)
+    verification = verify(instance, best.model_dump(mode="json"))
+    assert verification.evaluation.violations == ()
+    assert verification.mismatches == ()
+    assert best.termination == "optimal"
+    assert [o.bound_exact for o in (best.objective, *best.then)] == stored_values(name)
+    assert [o.name for o in (best.objective, *best.then)] == list(instance.objective.minimise)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", example_names())
 def test_every_backend_proves_the_stored_value(name: str, solver: str) -> None:
-    best, result = best_known(name), solved(name, solver)
-    assert result.termination == best["termination"]
+    result = solved(name, solver)
+    assert result.termination == best_known(name).termination
     assert result.certificate.second_opinion.agrees is True
-    for stored, found in zip(best["objectives"], (result.objective, *result.then), strict=True):
-        assert found.verified_exact == stored["value_exact"]
-        if result.termination == "optimal":
+    objectives = (result.objective, *result.then)
+    assert [o.verified_exact for o in objectives] == stored_values(name)
+    if result.termination == "optimal":
+        for found in objectives:
             assert found.claimed == found.verified
             assert found.bound_exact == found.verified_exact
             assert found.gap == 0
@@ -54,8 +61,8 @@ def test_every_backend_proves_the_stored_value(name: str, solver: str) -> None:
 @pytest.mark.parametrize("name", example_names())
 def test_brute_force_finds_the_stored_value(name: str) -> None:
     values = solve_exhaustively(load_instance(name)).values
-    stored = tuple(o["value_exact"] for o in best_known(name)["objectives"])
-    assert (None,) * len(stored) == stored if values is None else tuple(map(str, values)) == stored
+    stored = stored_values(name)
+    assert stored == ([None] * len(stored) if values is None else list(map(str, values)))
 
 
 def row(result: ResultDocument, tp: int, servers: int = 1, collective: str = "ring") -> Any:
