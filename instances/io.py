@@ -186,10 +186,14 @@ def load_instance(path: str | Path) -> Instance:
 
     A file of that name wins over the example. Raises InputError.
     """
-    if str(path) != "-" and not os.path.exists(path) and str(path) in example_names():
+    if str(path) == "-" or os.path.exists(path):
+        text, source = read_text(path)
+    elif str(path) in example_names():
         text, source = example_text(str(path)), str(path)
     else:
-        text, source = read_text(path)
+        known = ", ".join(example_names())
+        rule = f"no such file, and no bundled example has this name; there are: {known}"
+        raise InputError(str(path), "", rule)
     return parse_instance(parse_json(text, source), source)
 
 
