@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
-from formulations.scoring import QueueScore, combine, score_queue
+from formulations.scoring import QueueScore, combine, queue_score, score_queue
 from optimizer.errors import TooLargeError
-from optimizer.protocols import Measure
 from optimizer.tables import Kind, ProblemTables
 
 #: More patterns than this and the formulation declines.
@@ -126,18 +125,7 @@ def _queues(
 
 
 def _score(kind: Kind, label: Label) -> QueueScore:
-    candidate = kind.candidate
-    return QueueScore(
-        {
-            Measure.END: label.end,
-            Measure.LATENCY: label.latency,
-            Measure.COMPLETION: label.completion,
-            Measure.CARD_SECONDS: candidate.tp * label.end,
-            Measure.ENERGY: candidate.power_w * label.end,
-            Measure.CARDS: Fraction(candidate.tp),
-        },
-        label.on_time,
-    )
+    return queue_score(kind, label.end, label.latency, label.completion, label.on_time)
 
 
 def _assigned(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Pattern]:

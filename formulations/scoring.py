@@ -20,15 +20,10 @@ class QueueScore:
     num_on_time: int
 
 
-def score_queue(tables: ProblemTables, kind: Kind, queue: Sequence[int]) -> QueueScore:
-    """Run a queue of cohort indices on one serving instance of `kind`, each as early as it can."""
-    end, latency, completion, on_time = ZERO, ZERO, ZERO, 0
-    for index in queue:
-        cohort = tables.cohorts[index]
-        end = tables.finish_s(kind, end, index)
-        latency = max(latency, end - cohort.release_s)
-        completion += end
-        on_time += cohort.deadline_s is None or end <= cohort.deadline_s
+def queue_score(
+    kind: Kind, end: Fraction, latency: Fraction, completion: Fraction, num_on_time: int
+) -> QueueScore:
+    """Return every measure of a queue on one serving instance from its times."""
     return QueueScore(
         {
             Measure.END: end,
@@ -38,8 +33,20 @@ def score_queue(tables: ProblemTables, kind: Kind, queue: Sequence[int]) -> Queu
             Measure.ENERGY: kind.candidate.power_w * end,
             Measure.CARDS: Fraction(kind.candidate.tp),
         },
-        on_time,
+        num_on_time,
     )
+
+
+def score_queue(tables: ProblemTables, kind: Kind, queue: Sequence[int]) -> QueueScore:
+    """Run a queue of cohort indices on one serving instance of `kind`, each as early as it can."""
+    end, latency, completion, on_time = ZERO, ZERO, ZERO, 0
+    for index in queue:
+        cohort = tables.cohorts[index]
+        end = tables.finish_s(kind, end, index)
+        latency = max(latency, end - cohort.release_s)
+        completion += end
+        on_time += cohort.deadline_s is None or end <= cohort.deadline_s
+    return queue_score(kind, end, latency, completion, on_time)
 
 
 def combine(scores: Sequence[QueueScore]) -> QueueScore:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
-from instances.instance import Instance, Objective
+from instances.instance import CollectiveName, Instance, Objective, ObjectiveName
 from instances.io import parse_instance
 from optimizer.evaluate import card_kv_bytes, service_time_s
 from optimizer.operators import step_flops, step_read_bytes
@@ -20,16 +20,8 @@ from optimizer.ownership import card_weight_bytes
 from optimizer.parallel import legal_tp
 
 MAX_CARDS = 6
-OBJECTIVES = (
-    "makespan",
-    "max_latency",
-    "mean_completion",
-    "cost_per_on_time_session",
-    "occupied_card_seconds",
-    "energy",
-    "cards",
-)
-COLLECTIVES = ("ring", "tree", "measured")
+OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
+COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
 #: Enough for the draft to be a valid instance before the real sizes are known.
 DRAFT_MEMORY = 10**12
 
