@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from optimizer.result import ResultDocument
 
 EXIT_SOLVED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_MISMATCH = 0, 2, 3, 4, 5
+
+#: How threads that run a solver are named (`optimizer.backends.Runner`).
+THREAD_PREFIX = "supernode-"
 
 EXIT_CODES = """\b
 Exit codes: 0 solved and verified, 2 bad input, 3 proven infeasible,
@@ -254,4 +258,7 @@ def main() -> None:
     code = run()
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
+    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
+        sys.stderr.flush()
+        os._exit(code)  # a solver that is slow to stop would abort an orderly end of the process
     raise SystemExit(code)
