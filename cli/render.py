@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 #: Sessions and cards shown before a report says "and n more".
 MAX_ROWS = 24
 
-#: Width of a report that does not go to a terminal.
-PIPE_WIDTH = 118
+#: Width of a report in a pipe, and the least width on a terminal.
+MIN_WIDTH = 118
 
 
 def _console() -> Console:
     console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    if console.is_terminal and console.width >= MIN_WIDTH:
+        return console
+    return Console(highlight=False, width=MIN_WIDTH)  # a narrow table would lose its figures
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -125,11 +127,13 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         columns = ["candidate", "instances", "GB/card", "session", "all done", "on time"]
         for name in columns:
             table.add_column(name, justify="left" if name == "candidate" else "right", no_wrap=True)
-        unit = result.objective.unit.replace("*", "·")
-        table.add_column(unit, justify="right", no_wrap=True)
+        unit = result.objective.unit
+        heading = result.objective.name if unit == "s" else unit.replace("*", "·")
+        table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("verdict")
         for c in runnable:
-            table.add_row(*_candidate_row(c, _verdict(c, result), len(pools) > 1))
+            value = number(c.value, "s" if unit == "s" else "")
+            table.add_row(*_candidate_row(c, value, _verdict(c, result), len(pools) > 1))
         console.print()
         console.print(table)
     left_out = [c for c in result.candidates if c.instances is None]
@@ -168,7 +172,7 @@ def _verdict(c: CandidateDocument, result: ResultDocument) -> str:
     return "no better" if c.rule == "objective" else escape(c.reason)
 
 
-def _candidate_row(c: CandidateDocument, verdict: str, with_pool: bool) -> list[str]:
+def _candidate_row(c: CandidateDocument, value: str, verdict: str, with_pool: bool) -> list[str]:
     sessions = sorted(set(c.session_s or ()))
     span = " – ".join(number(s, "s") for s in {*sessions[:1], *sessions[-1:]})
     return [
@@ -178,7 +182,7 @@ def _candidate_row(c: CandidateDocument, verdict: str, with_pool: bool) -> list[
         span,
         number(c.makespan_s, "s"),
         str(c.num_on_time),
-        number(c.value),
+        value,
         verdict,
     ]
 
