@@ -174,7 +174,7 @@ def _verdict(c: CandidateDocument, result: ResultDocument) -> str:
 
 def _candidate_row(c: CandidateDocument, value: str, verdict: str, with_pool: bool) -> list[str]:
     sessions = sorted(set(c.session_s or ()))
-    span = " – ".join(number(s, "s") for s in {*sessions[:1], *sessions[-1:]})
+    span = " – ".join(number(s, "s") for s in dict.fromkeys((*sessions[:1], *sessions[-1:])))
     return [
         escape(label(c) + (f" in {c.pool}" if with_pool else "")),
         str(c.instances),
