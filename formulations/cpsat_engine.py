@@ -19,7 +19,7 @@ from formulations.cpsat_measures import (
 )
 from formulations.deployment_cpsat import DeploymentModel, extract
 from formulations.scoring import QueueScore, score_selection
-from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
+from formulations.staging import EngineResult, Limits, solve_request
 from formulations.status import cpsat_termination
 from formulations.ticks import tick_scale
 from optimizer.errors import MismatchError, TooLargeError
@@ -66,8 +66,7 @@ class CpSatEngine:
 
     def minimise(self, measure: Measure, limits: Limits) -> EngineResult:
         """Return the least value of a measure within limits."""
-        left = self.request.deadline - time.monotonic()
-        if left <= 0 or self.request.stop.is_set():
+        if time.monotonic() >= self.request.deadline or self.request.stop.is_set():
             return EngineResult(Termination.NO_SOLUTION_FOUND)
         m = build_model(self.request.tables, self.scale, limits)
         unit = define_objective(m, measure)
@@ -158,15 +157,4 @@ class CpSatDeployment:
 
     def solve(self, request: SolveRequest) -> Outcome:
         """Solve all terms in order; raises TooLargeError."""
-        tables = request.tables
-        settled = nothing_to_choose(self.name, tables, request.terms)
-        if settled is not None:
-            return settled
-        engine = CpSatEngine(request)
-        return solve_terms(
-            engine,
-            self.name,
-            request.terms,
-            tables.instance.min_on_time_sessions,
-            tables.num_sessions,
-        )
+        return solve_request(self.name, request, CpSatEngine)

@@ -26,7 +26,7 @@ from formulations.deployment_milp import (
 from formulations.exact_sums import Row, Used, least_sum
 from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
-from formulations.staging import EngineResult, Limits, nothing_to_choose, solve_terms
+from formulations.staging import EngineResult, Limits, solve_request
 from formulations.status import highs_termination, pulp_termination
 from optimizer.errors import BackendUnavailable, MismatchError, TooLargeError
 from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
@@ -165,7 +165,7 @@ class MilpEngine:
             broken = _broken(run.score, limits) - {own}
             if not broken:
                 return run
-            if broken <= exact or not all(not m.is_largest for m in broken):
+            if broken <= exact or any(m.is_largest for m in broken):
                 raise MismatchError(f"the MILP broke a limit on {sorted(broken)}")
             exact |= broken
 
@@ -269,18 +269,7 @@ class _MilpDeployment:
         reason = self.unavailable()
         if reason is not None:
             raise BackendUnavailable(reason)
-        tables = request.tables
-        settled = nothing_to_choose(self.name, tables, request.terms)
-        if settled is not None:
-            return settled
-        engine = MilpEngine(request, self.backend(request))
-        return solve_terms(
-            engine,
-            self.name,
-            request.terms,
-            tables.instance.min_on_time_sessions,
-            tables.num_sessions,
-        )
+        return solve_request(self.name, request, lambda r: MilpEngine(r, self.backend(r)))
 
     def unavailable(self) -> str | None:
         """Return why the backend cannot run on this machine, or None."""

@@ -11,14 +11,21 @@ that cost / k cannot beat the best ratio known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
 from optimizer.errors import MismatchError
-from optimizer.protocols import Measure, Outcome, Selection, StageClaim, Term, Termination
-from optimizer.tables import ProblemTables
+from optimizer.protocols import (
+    Measure,
+    Outcome,
+    Selection,
+    SolveRequest,
+    StageClaim,
+    Term,
+    Termination,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +214,6 @@ def _ratio(engine: Engine, term: Term, branches: Sequence[Limits], num_sessions:
     return _Stage(ended, best, bound, tied, selection)
 
 
-def nothing_to_choose(solver: str, tables: ProblemTables, terms: Sequence[Term]) -> Outcome | None:
-    """Return the infeasible outcome of tables without any usable kind or layout, else None."""
-    if tables.kinds and tables.layouts != ():
-        return None
-    claims = (StageClaim(terms[0].name, None, None),)
-    return Outcome(solver, Termination.INFEASIBLE, None, claims)
-
-
 def solve_terms(
     engine: Engine, solver: str, terms: Sequence[Term], min_on_time: int, num_sessions: int
 ) -> Outcome:
@@ -252,3 +251,20 @@ def solve_terms(
         if ended is not Termination.OPTIMAL:
             break
     return Outcome(solver, ended, selection, tuple(claims))
+
+
+def solve_request(
+    solver: str, request: SolveRequest, make_engine: Callable[[SolveRequest], Engine]
+) -> Outcome:
+    """Solve a request with an engine; tables without a usable kind or layout need none."""
+    tables = request.tables
+    if not tables.kinds or tables.layouts == ():
+        claims = (StageClaim(request.terms[0].name, None, None),)
+        return Outcome(solver, Termination.INFEASIBLE, None, claims)
+    return solve_terms(
+        make_engine(request),
+        solver,
+        request.terms,
+        tables.instance.min_on_time_sessions,
+        tables.num_sessions,
+    )

@@ -15,8 +15,6 @@ from instances.model import Frozen, ModelSpec
 from instances.quantity import Bytes, Share
 from instances.workload import Workload
 
-SCHEMA_VERSION = 1
-
 #: More faults than this on distinct cards would double the kinds of serving instance each time.
 MAX_FAULTED_CARDS = 8
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from importlib.metadata import entry_points
 
 from optimizer.errors import BackendUnavailable, PlannerError, TooLargeError
@@ -161,7 +162,7 @@ def run_until_proof(
             return finished
         if best is None or _is_better(finished, best):
             best = finished
-        if isinstance(best, Finished) and time.monotonic() > runner.request.deadline:
+        if time.monotonic() > runner.request.deadline:
             waiting = []
     return best
 
@@ -171,12 +172,11 @@ def _is_better(new: Finished, old: Finished) -> bool:
     assert old.outcome is not None
     if old.outcome.selection is None or new.outcome.selection is None:
         return old.outcome.selection is None
-    values = [
-        tuple(c.value for c in f.outcome.claims if c.value is not None)
-        for f in (new, old)
-        if f.outcome is not None
-    ]
-    return values[0] < values[1]
+    return _claimed_values(new.outcome) < _claimed_values(old.outcome)
+
+
+def _claimed_values(outcome: Outcome) -> tuple[Fraction, ...]:
+    return tuple(claim.value for claim in outcome.claims if claim.value is not None)
 
 
 def no_backend(errors: Sequence[Finished]) -> PlannerError:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
+from itertools import islice
 
 from instances.quantity import human_bytes, human_seconds
 from optimizer.decode import plan_of
@@ -110,14 +111,19 @@ def _pop_first(
     return found
 
 
-def _deploy_layout(tables: ProblemTables, index: int, layout: Layout) -> Plan:
-    kinds = [tables.kinds[k] for k, _ in layout.instances]
-    queues = [()] * len(kinds) if tables.is_round_robin else _queue_greedily(tables, kinds)
-    chosen = tuple(
+def _selected(tables: ProblemTables, kinds: Sequence[Kind]) -> list[SelectedInstance]:
+    """Select instances of these kinds with their queues; round robin deals its own."""
+    none: list[list[int]] = [[]] * len(kinds)
+    queues = none if tables.is_round_robin else _queue_greedily(tables, kinds)
+    return [
         SelectedInstance(kind.index, None, tuple(queue))
         for kind, queue in zip(kinds, queues, strict=True)
-    )
-    return plan_of(tables, Selection(chosen, index))
+    ]
+
+
+def _deploy_layout(tables: ProblemTables, index: int, layout: Layout) -> Plan:
+    chosen = _selected(tables, [tables.kinds[k] for k, _ in layout.instances])
+    return plan_of(tables, Selection(tuple(chosen), index))
 
 
 def _deploy_alone(tables: ProblemTables, candidate: Candidate) -> Plan:
@@ -128,25 +134,18 @@ def _deploy_alone(tables: ProblemTables, candidate: Candidate) -> Plan:
         if f.pool_index == candidate.pool_index
     }
     by_faults = {k.faulted: k for k in tables.kinds if k.candidate.index == candidate.index}
-    placed: list[tuple[Kind, tuple[CardId, ...]]] = []
-    for cards in _blocks(tables, candidate):
-        if len(placed) == tables.num_sessions:
-            break
-        owned = sorted(failing[c.server, c.card] for c in cards if (c.server, c.card) in failing)
-        placed.append((by_faults[tuple(owned)], cards))
-    kinds = [kind for kind, _ in placed]
-    queues = [()] * len(kinds) if tables.is_round_robin else _queue_greedily(tables, kinds)
-    chosen = tuple(
-        SelectedInstance(kind.index, None, tuple(queue))
-        for kind, queue in zip(kinds, queues, strict=True)
-        if queue or tables.is_round_robin
-    )
-    used = [
-        cards
-        for (_, cards), queue in zip(placed, queues, strict=True)
-        if queue or tables.is_round_robin
+    blocks = list(islice(_blocks(tables, candidate), tables.num_sessions))
+    owned = [
+        sorted(failing[c.server, c.card] for c in cards if (c.server, c.card) in failing)
+        for cards in blocks
     ]
-    return plan_of(tables, Selection(chosen), used)
+    chosen = _selected(tables, [by_faults[tuple(faults)] for faults in owned])
+    used = [
+        (instance, cards)
+        for instance, cards in zip(chosen, blocks, strict=True)
+        if instance.queue or tables.is_round_robin
+    ]
+    return plan_of(tables, Selection(tuple(i for i, _ in used)), [cards for _, cards in used])
 
 
 def candidate_reports(tables: ProblemTables) -> list[CandidateReport]:

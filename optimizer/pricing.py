@@ -193,7 +193,6 @@ class _Builder:
             + c.new_tokens * reductions_s
             for c in self.instance.workload.cohorts
         )
-        token_bytes = kv_bytes_per_token_per_card(model, tp)
         return Candidate(
             index=len(self.candidates),
             pool_index=pool_index,
@@ -201,10 +200,7 @@ class _Builder:
             tp=tp,
             num_servers=servers,
             collective=name,
-            weights_bytes=card_weight_bytes(model, tp),
-            kv_token_bytes=token_bytes,
-            max_tokens=self.free_bytes(pool, tp) // token_bytes,
-            step_reductions_s=reductions_s,
+            max_tokens=self.free_bytes(pool, tp) // kv_bytes_per_token_per_card(model, tp),
             service_s=services,
             power_w=Fraction((pool.server.power_w or 0) * tp, pool.server.num_cards),
         )

@@ -7,8 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-RESULT_SCHEMA_VERSION = 1
-
 
 class Document(BaseModel):
     """Base of the parts of a result document."""

@@ -111,7 +111,7 @@ def _decide(
             return record
         record.take(finished)
         if record.is_claimed_proof:
-            record.opinion = _second_opinion(record, runner, names, threads)
+            record.opinion = _second_opinion(record, runner, threads)
         record.conclude(runner.is_stopped)
     except KeyboardInterrupt:
         record.limit = "interrupted"
@@ -131,9 +131,7 @@ def _excuse(record: SolveRecord, failures: list[Finished], request: SolveRequest
         raise error
 
 
-def _second_opinion(
-    record: SolveRecord, runner: Runner, names: tuple[str, ...], threads: int
-) -> SecondOpinion:
+def _second_opinion(record: SolveRecord, runner: Runner, threads: int) -> SecondOpinion:
     claims = None if record.plan is None else record.claims
     return (
         by_bound(record.tables, record.terms, claims)

@@ -44,10 +44,7 @@ class Candidate:
     tp: int
     num_servers: int
     collective: str
-    weights_bytes: int
-    kv_token_bytes: int
     max_tokens: int
-    step_reductions_s: Fraction
     service_s: tuple[Fraction, ...]
     power_w: Fraction
 

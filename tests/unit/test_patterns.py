@@ -61,8 +61,8 @@ def tables_of(
     candidates = []
     for i, row in enumerate(services):
         times, power = tuple(map(Fraction, row)), Fraction(7 + i, 2)
-        sizes = (i + 1, 1, "none", 0, 1, max_tokens)
-        candidates.append(Candidate(i, 0, "p", *sizes, ZERO, times, power))
+        sizes = (i + 1, 1, "none", max_tokens)
+        candidates.append(Candidate(i, 0, "p", *sizes, times, power))
     kinds = tuple(
         Kind(i, c, (), s) for i, (c, s) in enumerate(zip(candidates, stalls, strict=True))
     )

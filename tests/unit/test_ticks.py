@@ -55,7 +55,7 @@ def tables_of(
         }
     )
     candidates = tuple(
-        Candidate(i, 0, "p", 1, 1, "none", 0, 1, max_tokens, Fraction(0), tuple(row), Fraction(0))
+        Candidate(i, 0, "p", 1, 1, "none", max_tokens, tuple(row), Fraction(0))
         for i, row in enumerate(services)
     )
     kinds = tuple(
