@@ -7,39 +7,30 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cli.common import (
+    EXIT_BAD_INPUT,
+    EXIT_CODES,
+    EXIT_INFEASIBLE,
+    EXIT_MISMATCH,
+    EXIT_NO_PLAN,
+    EXIT_SOLVED,
+    FiniteSeconds,
+)
+from cli.explain import explain
+from cli.model import model
+
 if TYPE_CHECKING:
     from instances.instance import Instance
+    from optimizer.options import SolveOptions
     from optimizer.result import ResultDocument
-
-EXIT_SOLVED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_MISMATCH = 0, 2, 3, 4, 5
+    from optimizer.side.result import SideResultDocument
 
 #: How threads that run a solver are named (`optimizer.backends.Runner`).
 THREAD_PREFIX = "supernode-"
-
-EXIT_CODES = """\b
-Exit codes: 0 solved and verified, 2 bad input, 3 proven infeasible,
-4 limit reached without a plan, 5 a claim does not match its verification."""
-
-
-class FiniteSeconds(click.ParamType[float]):
-    """Seconds on the command line: "10", "0.5", "500ms", "2min"."""
-
-    name = "seconds"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds as a float, or fail with the rule."""
-        from instances.quantity import QuantityError, parse_quantity
-
-        try:
-            return float(parse_quantity(value, "seconds"))
-        except QuantityError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,6 +73,8 @@ def solve(
     if output is not None:
         _check_writable(output)
     options = SolveOptions(solver, time_limit, threads, seed)
+    if problem.decision != "deployment":
+        _solve_side(problem, options, output, as_json)
     result = _solve_with_progress(problem, options)
     if output is not None:
         write_atomically(output, result.to_json())
@@ -94,7 +87,25 @@ def solve(
     raise SystemExit(_exit_code(result))
 
 
-def _exit_code(result: ResultDocument) -> int:
+def _solve_side(
+    problem: Instance, options: SolveOptions, output: str | None, as_json: bool
+) -> NoReturn:
+    """Solve one of the smaller decisions, print it, and leave."""
+    from cli.render_side import render_side
+    from instances.io import write_atomically
+    from optimizer.side.decisions import solve_side
+
+    result = solve_side(problem, options)
+    if output is not None:
+        write_atomically(output, result.to_json())
+    if as_json:
+        click.echo(result.to_json(), nl=False)
+    else:
+        render_side(problem, result)
+    raise SystemExit(_exit_code(result))
+
+
+def _exit_code(result: ResultDocument | SideResultDocument) -> int:
     if result.plan is not None:
         return EXIT_SOLVED
     return EXIT_INFEASIBLE if result.termination == "infeasible" else EXIT_NO_PLAN
@@ -143,6 +154,8 @@ def verify(instance: str, plan: str, as_json: bool) -> None:
 
     problem = load_instance(instance)
     text, source = read_text(plan)
+    if problem.decision != "deployment":
+        _verify_side(problem, parse_json(text, source), source, as_json)
     verification = verify_plan(problem, parse_json(text, source), source)
     if as_json:
         click.echo(verification_json(problem, verification), nl=False)
@@ -151,21 +164,40 @@ def verify(instance: str, plan: str, as_json: bool) -> None:
     raise SystemExit(EXIT_SOLVED if verification.holds else EXIT_MISMATCH)
 
 
+def _verify_side(problem: Instance, document: Any, source: str, as_json: bool) -> NoReturn:
+    """Judge one of the smaller decisions, print the verdict, and leave."""
+    import json
+
+    from cli.render_side import render_side_verification
+    from optimizer.side.document import verify_side
+
+    verification = verify_side(problem, document, source)
+    if as_json:
+        click.echo(json.dumps(verification, indent=2, ensure_ascii=False))
+    else:
+        render_side_verification(problem, verification)
+    raise SystemExit(EXIT_SOLVED if verification["holds"] else EXIT_MISMATCH)
+
+
 @cli.command()
-@click.argument("kind", type=click.Choice(["instance", "result", "plan"]), default="instance")
+@click.argument(
+    "kind", type=click.Choice(["instance", "result", "plan", "side-result"]), default="instance"
+)
 def schema(kind: str) -> None:
-    """Print the JSON Schema of instance (the default), result or plan documents."""
+    """Print the JSON Schema of instance (the default), result, plan or side-result documents."""
     import json
 
     from pydantic import BaseModel
 
     from instances.instance import Instance
     from optimizer.result import PlanDocument, ResultDocument
+    from optimizer.side.result import SideResultDocument
 
     kinds: dict[str, type[BaseModel]] = {
         "instance": Instance,
         "result": ResultDocument,
         "plan": PlanDocument,
+        "side-result": SideResultDocument,
     }
     click.echo(json.dumps(kinds[kind].model_json_schema(), indent=2, ensure_ascii=False))
 
@@ -209,6 +241,10 @@ def examples(name: str | None, best: bool) -> None:
         return
     for known in example_names():
         click.echo(f"{known}: {json.loads(example_text(known)).get('description', '')}")
+
+
+cli.add_command(explain)
+cli.add_command(model)
 
 
 def _fail(message: str, code: int) -> int:

@@ -11,32 +11,42 @@ from rich.markup import escape
 from rich.table import Table
 
 from instances.quantity import human_bytes, human_seconds
-from optimizer.explain import candidate_label
-from optimizer.operators import kv_bytes_per_token
+from optimizer.plan_document import document_label
 from optimizer.result import (
     CandidateDocument,
     EvaluationDocument,
     ObjectiveDocument,
+    RejectionDocument,
     ResultDocument,
 )
 
 if TYPE_CHECKING:
     from instances.instance import Instance
     from optimizer.incumbent import Incumbent
+    from optimizer.side.result import SideResultDocument
     from optimizer.verify import Verification
 
 #: Sessions and cards shown before a report says "and n more".
 MAX_ROWS = 24
 
 #: Width of a report in a pipe, and the least width on a terminal.
-MIN_WIDTH = 118
+MIN_WIDTH = 132
 
 
-def _console() -> Console:
-    console = Console(highlight=False, soft_wrap=False)
+class ReportConsole(Console):
+    """A console that leaves a closed pipe to the command line, which knows the exit code."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich would turn into exit code 1."""
+        raise BrokenPipeError
+
+
+def report_console() -> Console:
+    """Return a console wide enough for tables, also in a pipe."""
+    console = ReportConsole(highlight=False, soft_wrap=False)
     if console.is_terminal and console.width >= MIN_WIDTH:
         return console
-    return Console(highlight=False, width=MIN_WIDTH)  # a narrow table would lose its figures
+    return ReportConsole(highlight=False, width=MIN_WIDTH)  # a narrow table would lose its figures
 
 
 def number(value: float | None, unit: str = "") -> str:
@@ -50,34 +60,29 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{value:.4g} {unit.replace('*', '·')}".strip()
 
 
-def label(candidate: CandidateDocument) -> str:
-    """Return a candidate's name: "TP8 (ring)", "TP16 over 2 servers (measured)"."""
-    return candidate_label(candidate.parallel.tp, candidate.num_servers, candidate.collective)
-
-
 def progress_text(problem: Instance, best: Incumbent) -> str:
     """Return the line shown while solving."""
-    name = problem.objective.minimise[0]
+    name = problem.objective.names[0]
     if best.plan is None or best.values is None:
         return f"solving {problem.name}"
     plan = best.plan.sentence(problem.fleet.num_cards)
-    return escape(f"solving {problem.name}: {name} {float(best.values[0]):.4g}, {plan}")
+    return escape(f"solving {problem.name}: {name} {abs(float(best.values[0])):.4g}, {plan}")
 
 
 def render_result(problem: Instance, result: ResultDocument) -> None:
     """Print a result: the plan, its proof, candidates, sessions, cards and thresholds."""
-    console = _console()
-    console.print(f"[bold]{escape(problem.name)}[/bold]: {_headline(result)}")
+    console = report_console()
+    console.print(f"[bold]{escape(problem.name)}[/bold]: {headline(result)}")
     if result.plan is not None:
         console.print(f"plan       [bold]{escape(result.plan.sentence)}[/bold]")
         for objective in (result.objective, *result.then):
-            console.print(f"objective  {_objective_line(objective)}")
+            console.print(f"objective  {objective_line(objective)}")
     if result.reason:
         console.print(f"reason     {escape(result.reason)}")
-    console.print(f"proof      {escape(_proof_line(result))}")
+    console.print(f"proof      {escape(proof_line(result))}")
     _print_candidates(console, result)
     if result.evaluation is not None:
-        _print_sessions(console, problem, result.evaluation)
+        _print_sessions(console, result.evaluation)
         _print_cards(console, result.evaluation)
     if result.thresholds:
         console.print("\n[bold]What would admit a rejected candidate[/bold]")
@@ -85,7 +90,8 @@ def render_result(problem: Instance, result: ResultDocument) -> None:
             console.print(f"  {escape(threshold.message)}")
 
 
-def _headline(result: ResultDocument) -> str:
+def headline(result: ResultDocument | SideResultDocument) -> str:
+    """Return how a solve ended, in a few words."""
     words = {
         "optimal": "[green]optimal[/green], verified",
         "feasible": "[yellow]feasible[/yellow], verified, not proven optimal",
@@ -102,7 +108,8 @@ def _headline(result: ResultDocument) -> str:
     return text + (f" ({limits[result.limit]})" if result.limit else "")
 
 
-def _objective_line(objective: ObjectiveDocument) -> str:
+def objective_line(objective: ObjectiveDocument) -> str:
+    """Return an objective with its bound and gap."""
     text = f"{objective.name} = {number(objective.verified, objective.unit)}"
     if objective.bound is None:
         return f"{text}, no bound"
@@ -110,7 +117,8 @@ def _objective_line(objective: ObjectiveDocument) -> str:
     return f"{text}, bound {number(objective.bound, objective.unit)}, gap {gap}"
 
 
-def _proof_line(result: ResultDocument) -> str:
+def proof_line(result: ResultDocument | SideResultDocument) -> str:
+    """Return who proved a result and who checked the proof."""
     certificate, opinion = result.certificate, result.certificate.second_opinion
     solver = certificate.solver_version or "no solver was needed"
     if result.termination not in ("optimal", "infeasible"):
@@ -130,12 +138,14 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         unit = result.objective.unit
         heading = result.objective.name if unit == "s" else unit.replace("*", "·")
         table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("verdict")
-        for c in runnable:
+        table.add_column("verdict", no_wrap=True)
+        for c in _most_telling(runnable, result.objective.direction == "maximise"):
             value = number(c.value, "s" if unit == "s" else "")
             table.add_row(*_candidate_row(c, value, _verdict(c, result), len(pools) > 1))
         console.print()
         console.print(table)
+        if len(runnable) > MAX_ROWS:
+            console.print(f"  and {len(runnable) - MAX_ROWS} more (--json lists all)")
     left_out = [c for c in result.candidates if c.instances is None]
     unmeasured = sum(c.rule == "no_measurement" for c in left_out)
     left_out = [c for c in left_out if c.rule != "no_measurement"]
@@ -143,40 +153,58 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         console.print("\n[bold]Not usable[/bold]")
         for c in left_out[:MAX_ROWS]:
             where = f" in {c.pool}" if len(pools) > 1 else ""
-            console.print(f"  {escape(label(c) + where)}: {escape(c.reason)}")
+            name = document_label(c)
+            reason = c.reason.removeprefix(f"{name}: ")
+            console.print(f"  {escape(name + where)}: {escape(reason)}")
         if len(left_out) > MAX_ROWS:
             console.print(f"  and {len(left_out) - MAX_ROWS} more (--json lists all)")
     if unmeasured:
         console.print(f"  {unmeasured} more with a measured AllReduce that nobody has measured")
 
 
+def _most_telling(
+    candidates: list[CandidateDocument], is_maximised: bool
+) -> list[CandidateDocument]:
+    """Return the candidates to show: all if few, else the chosen and the best of the others."""
+    if len(candidates) <= MAX_ROWS:
+        return candidates
+    sign = -1 if is_maximised else 1
+
+    def order(candidate: CandidateDocument) -> tuple[bool, bool, float]:
+        value = candidate.value
+        return candidate.verdict != "chosen", value is None, sign * (value or 0)
+
+    kept = sorted(candidates, key=order)[:MAX_ROWS]
+    return [candidate for candidate in candidates if candidate in kept]
+
+
 def _verdict(c: CandidateDocument, result: ResultDocument) -> str:
     """Return why a candidate is not the plan, in a few words."""
     if c.verdict == "chosen":
         return "[bold]chosen[/bold]"
-    key = (c.pool, c.parallel, c.num_servers, c.collective)
-    amount = next(
-        (
-            r.amount
-            for r in result.rejected
-            if key == (r.pool, r.parallel, r.num_servers, r.collective)
-        ),
-        0.0,
-    )
+    amount = next((r.amount for r in result.rejected if _is_of(r, c)), 0.0)
     if c.rule == "memory":
         return f"short by {human_bytes(int(amount))} a card"
     if c.rule == "late":
         return f"late by {number(amount, 's')}"
     if c.rule == "objective" and amount > 0:
+        if result.objective.direction == "maximise":
+            return f"{amount:,.0f} fewer"
         return f"{number(amount, result.objective.unit)} more"
     return "no better" if c.rule == "objective" else escape(c.reason)
+
+
+def _is_of(rejection: RejectionDocument, candidate: CandidateDocument) -> bool:
+    """Whether a rejection is of this candidate."""
+    fields = ("pool", "parallel", "stages", "batch", "micro_batches", "num_servers", "collective")
+    return all(getattr(rejection, f) == getattr(candidate, f) for f in fields)
 
 
 def _candidate_row(c: CandidateDocument, value: str, verdict: str, with_pool: bool) -> list[str]:
     sessions = sorted(set(c.session_s or ()))
     span = " – ".join(number(s, "s") for s in dict.fromkeys((*sessions[:1], *sessions[-1:])))
     return [
-        escape(label(c) + (f" in {c.pool}" if with_pool else "")),
+        escape(document_label(c) + (f" in {c.pool}" if with_pool else "")),
         str(c.instances),
         "—" if c.card_bytes is None else f"{c.card_bytes / 1e9:.2f}",
         span,
@@ -187,10 +215,10 @@ def _candidate_row(c: CandidateDocument, value: str, verdict: str, with_pool: bo
     ]
 
 
-def _print_sessions(console: Console, problem: Instance, evaluation: EvaluationDocument) -> None:
+def _print_sessions(console: Console, evaluation: EvaluationDocument) -> None:
     console.print(
         f"\n[bold]Sessions[/bold]: {evaluation.num_on_time} of {len(evaluation.sessions)} on time; "
-        f"KV per token {kv_bytes_per_token(problem.model):,} B"
+        f"KV per token {evaluation.kv_bytes_per_token:,} B"
     )
     for s in evaluation.sessions[:MAX_ROWS]:
         deadline = "" if s.deadline_s is None else f", deadline {number(s.deadline_s, 's')}"
@@ -215,12 +243,12 @@ def _print_cards(console: Console, evaluation: EvaluationDocument) -> None:
         )
         lines.setdefault(text, []).append((f"{c.pool}/{c.server}", c.card))
     for text, cards in list(lines.items())[:MAX_ROWS]:
-        console.print(f"  {escape(_card_ranges(cards))}: {escape(text)}")
+        console.print(f"  {escape(card_ranges(cards))}: {escape(text)}")
     if len(lines) > MAX_ROWS:
         console.print(f"  and {len(lines) - MAX_ROWS} more loads (--json lists all)")
 
 
-def _card_ranges(cards: list[tuple[str, int]]) -> str:
+def card_ranges(cards: list[tuple[str, int]]) -> str:
     """Return cards as "pool/server/0-3, pool/server/6", at most eight ranges."""
     ranges: list[tuple[str, int, int]] = []
     for server, card in sorted(cards):
@@ -237,7 +265,7 @@ def render_verification(problem: Instance, verification: Verification) -> None:
     from optimizer.evaluation import OBJECTIVE_UNITS
     from optimizer.plan_document import evaluation_document
 
-    console, evaluation = _console(), verification.evaluation
+    console, evaluation = report_console(), verification.evaluation
     verdict = "[green]holds[/green]" if verification.holds else "[red]does not hold[/red]"
     console.print(f"[bold]{escape(problem.name)}[/bold]: the plan {verdict}")
     console.print(f"plan       {escape(verification.plan.sentence(problem.fleet.num_cards))}")
@@ -245,7 +273,7 @@ def render_verification(problem: Instance, verification: Verification) -> None:
         shown = number(None if value is None else float(value), OBJECTIVE_UNITS[name])
         console.print(f"objective  {name} = {shown}" + (f" = {value}" if value is not None else ""))
     document = evaluation_document(problem, evaluation)
-    _print_sessions(console, problem, document)
+    _print_sessions(console, document)
     _print_cards(console, document)
     if evaluation.violations:
         console.print(f"\n[bold]{len(evaluation.violations)} violation(s)[/bold]")

@@ -39,7 +39,7 @@ class _SelectionCallback(cp_model.CpSolverSolutionCallback):
 
 
 @contextmanager
-def _stopped_by(solver: cp_model.CpSolver, stop: threading.Event) -> Iterator[None]:
+def stopped_by(solver: cp_model.CpSolver, stop: threading.Event) -> Iterator[None]:
     """Stop the solver when `stop` is set while the block runs."""
     done = threading.Event()
 
@@ -72,7 +72,7 @@ class CpSatEngine:
         unit = define_objective(m, measure)
         solver = cp_model.CpSolver()
         configure(solver, self.request, self.request.deadline - time.monotonic())
-        with _stopped_by(solver, self.request.stop):
+        with stopped_by(solver, self.request.stop):
             status = solver.solve(m.model, _SelectionCallback(m, self.request))
         return self.read(m, solver, cpsat_termination(status.name), measure, limits, unit)
 
@@ -91,7 +91,10 @@ class CpSatEngine:
         said = solver.best_objective_bound  # a double: give way by more than it can be off
         bound = unit * math.ceil(said - 1e-6 - abs(said) * 2**-50)
         if ended is Termination.NO_SOLUTION_FOUND:
-            return EngineResult(ended, bound=max(bound - self._error(m, measure), Fraction(0)))
+            least = bound - self._error(m, measure)
+            if measure is not Measure.HELD:
+                least = max(least, Fraction(0))
+            return EngineResult(ended, bound=least)
         selection = extract(m, solver.value)
         score = score_selection(self.request.tables, selection)
         value = score.measures[measure]
@@ -125,19 +128,23 @@ class CpSatEngine:
 
 
 def configure(solver: cp_model.CpSolver, request: SolveRequest, seconds: float) -> None:
-    """Set limits, and two parameters that keep wrong answers of CP-SAT 9.15 away.
+    """Set the limits of a request, and what `set_parameters` sets."""
+    set_parameters(solver, seconds, threads=request.threads, seed=request.seed)
 
-    Its inclusion presolve proves wrong optima (or-tools#5293), and its probing proved models with
-    times beyond 2^35 infeasible that are not (tests/unit/test_cpsat_regressions.py); our times
-    stay below 2^31, and the switch is kept because nothing tells what else it touches.
+
+def set_parameters(solver: cp_model.CpSolver, seconds: float, *, threads: int, seed: int) -> None:
+    """Set limits, and the parameter that keeps wrong optima of CP-SAT 9.15 away.
+
+    Its inclusion presolve proves wrong optima (or-tools#5293). Probing stays on: without it CP-SAT
+    calls feasible models infeasible, and where probing itself errs (times beyond 2^35) our ticks do
+    not reach (tests/unit/test_cpsat_regressions.py).
     """
     parameters = solver.parameters
     parameters.max_time_in_seconds = max(seconds, 0.0)
-    parameters.num_workers = request.threads
+    parameters.num_workers = threads
     parameters.catch_sigint_signal = False  # the caller handles Ctrl-C; CP-SAT's handler aborts
-    parameters.random_seed = request.seed
+    parameters.random_seed = seed
     parameters.presolve_inclusion_work_limit = 0
-    parameters.cp_model_probing_level = 0
 
 
 class CpSatDeployment:

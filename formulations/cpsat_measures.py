@@ -12,6 +12,7 @@ from formulations.deployment_cpsat import (
     define_deployment_constraints,
     define_deployment_variables,
 )
+from formulations.lanes import used_lanes
 from formulations.staging import Limits
 from formulations.ticks import TickScale
 from optimizer.errors import TooLargeError
@@ -29,8 +30,10 @@ def define_measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]
 def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
     tables, model, tick = m.tables, m.model, Fraction(1, m.scale.per_s)
     if measure is Measure.CARDS:
-        cards = sum(tables.kinds[k].candidate.tp * x for (_, k), x in m.is_kind.items())
+        cards = sum(tables.kinds[k].candidate.num_cards * x for (_, k), x in m.is_kind.items())
         return cards, Fraction(1)
+    if measure is Measure.HELD:
+        return _held(m)
     if measure is Measure.COMPLETION:
         return sum(m.end), tick
     if measure.is_largest:
@@ -41,7 +44,7 @@ def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
             model.add(latest >= m.end[j] - since)
         return latest, tick
     weights = {
-        k: Fraction(kind.candidate.tp)
+        k: Fraction(kind.candidate.num_cards)
         if measure is Measure.CARD_SECONDS
         else kind.candidate.power_w
         for k, kind in enumerate(tables.kinds)
@@ -58,19 +61,28 @@ def _measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
     return total, unit * tick
 
 
+def _held(m: DeploymentModel) -> tuple[Any, Fraction]:
+    held = [m.tables.kinds[k].candidate.held_sessions for _, k in m.is_kind]
+    unit = math.gcd(*held) or 1
+    if sum(held) // unit > MAX_COEFFICIENT_SUM:
+        raise TooLargeError("sessions held exceed CP-SAT's integers; use highs")
+    total = sum(n // unit * x for n, x in zip(held, m.is_kind.values(), strict=True))
+    return -total, Fraction(unit)
+
+
 def _last_end(m: DeploymentModel, i: int, k: int) -> Any:
     """Return a variable that is at least the last end on slot i when it is of kind k."""
     last = m.model.new_int_var(0, m.horizon, f"last[{i},{k}]")
+    candidate, queues = m.tables.kinds[k].candidate, m.queues_of(i, k)
     for j in m.sessions:
-        m.model.add(last >= m.end[j]).only_enforce_if(m.runs[j, i, k])
-    # implied, and it tightens the relaxation: the slot works at least its sessions' service times
-    unit = m.coarse_unit(len(m.sessions))
-    services = [
-        m.at(m.tables.kinds[k].candidate.service_s[c]) // unit for c in m.tables.dispatch_order
-    ]
+        for q in queues:
+            m.model.add(last >= m.end[j]).only_enforce_if(m.runs[j, q, k])
+    # implied, and it tightens the relaxation: its lanes work at least the sessions' service times
+    unit = m.coarse_unit(len(m.sessions) * len(queues))
+    services = [m.at(candidate.service_s[c]) // unit for c in m.tables.dispatch_order]
     work = m.model.new_int_var(0, sum(services), f"work[{i},{k}]")
-    m.model.add(work == sum(services[j] * m.runs[j, i, k] for j in m.sessions))
-    m.model.add(last >= unit * work)
+    m.model.add(work == sum(services[j] * m.runs[j, q, k] for j in m.sessions for q in queues))
+    m.model.add(used_lanes(candidate, len(m.sessions)) * last >= unit * work)
     return last
 
 
@@ -107,6 +119,7 @@ def sum_error(m: DeploymentModel, measure: Measure) -> Fraction:
         Measure.CARD_SECONDS: m.tables.instance.fleet.num_cards,
         Measure.ENERGY: sum((p.server.power_w or 0) * p.num_servers for p in pools),
         Measure.CARDS: 0,
+        Measure.HELD: 0,
     }
     return weights[measure] * seconds
 

@@ -16,7 +16,8 @@ from typing import Any
 import pulp
 
 from formulations.exact_sums import Row, scale_for
-from formulations.patterns import Pattern
+from formulations.lanes import Queues, dealt_queues
+from formulations.patterns import Pattern, pattern_queues
 from formulations.staging import Limits
 from optimizer.errors import MismatchError
 from optimizer.protocols import Measure, SelectedInstance, Selection
@@ -235,19 +236,26 @@ def define_limits(m: DeploymentModel, rows: Sequence[Row]) -> None:
         m.problem += (total <= row.most + HALF, f"row_{r}")
 
 
+def _digit(number: int, d: int, *, is_top: bool) -> int:
+    """Return digit d of a number; the top one keeps the sign, so that all digits add up to it."""
+    shifted = number >> (DIGIT_BITS * d)
+    return shifted if is_top else shifted % DIGIT
+
+
 def _limit_sum(m: DeploymentModel, name: str, weights: Sequence[int], most: int) -> None:
     """Sum of weights <= most, digit by digit from the lowest: total = sum of digit_d · DIGIT^d.
 
     Row d collects its digits and the carry from below; the top row has no remainder. The compare
     walks from the top: `tie` is 1 while all higher digits equal the limit's.
     """
-    num_digits = max(1, math.ceil(max(*weights, most, 1).bit_length() / DIGIT_BITS))
+    largest = max(map(abs, (*weights, most, 1)))
+    num_digits = math.ceil(largest.bit_length() / DIGIT_BITS)
     most_carry = max_uses(m.tables) + 1  # each use adds less than one carry
     problem, carry = m.problem, pulp.LpAffineExpression()
     digits: list[Any] = []
     for d in range(num_digits):
         row = carry + pulp.lpSum(
-            ((w >> (DIGIT_BITS * d)) % DIGIT) * x
+            _digit(w, d, is_top=d == num_digits - 1) * x
             for w, x in zip(weights, m.times_used, strict=True)
         )
         if d == num_digits - 1:
@@ -260,9 +268,7 @@ def _limit_sum(m: DeploymentModel, name: str, weights: Sequence[int], most: int)
         carry = 1 * over
     tie: Any = 1
     for d in reversed(range(num_digits)):
-        wanted = (
-            most >> (DIGIT_BITS * d) if d == num_digits - 1 else (most >> (DIGIT_BITS * d)) % DIGIT
-        )
+        wanted = _digit(most, d, is_top=d == num_digits - 1)
         if d == 0:
             problem += (digits[d] <= wanted + (DIGIT - 1) * (1 - tie), f"limit_{name}_0")
             break
@@ -304,18 +310,11 @@ def extract(m: DeploymentModel) -> Selection:
     chosen.sort(key=lambda p: p.place or (0, 0))
     return Selection(
         tuple(
-            SelectedInstance(p.kind, servers[p.kind].pop(0), _queue(tables, p))
+            SelectedInstance(p.kind, servers[p.kind].pop(0), pattern_queues(tables, p))
             for p in chosen
             if p.kind is not None
         )
     )
-
-
-def _queue(tables: ProblemTables, pattern: Pattern) -> tuple[int, ...]:
-    if pattern.place is None:
-        return pattern.queue
-    number, position = pattern.place
-    return tables.dispatch_order[position::number]
 
 
 def _fill_layout(
@@ -324,13 +323,16 @@ def _fill_layout(
     """Give the layout's serving instances their queues."""
     blocks = (tables.layouts or ())[layout].instances
     if tables.is_round_robin:
-        queues = [tables.dispatch_order[i :: len(blocks)] for i in range(len(blocks))]
+        queues = [
+            dealt_queues(tables.kinds[k].candidate, tables.dispatch_order[i :: len(blocks)])
+            for i, (k, _) in enumerate(blocks)
+        ]
     else:
-        waiting: dict[int | None, list[tuple[int, ...]]] = defaultdict(list)
+        waiting: dict[int | None, list[Queues]] = defaultdict(list)
         for pattern in chosen:
-            waiting[pattern.kind].append(pattern.queue)
+            waiting[pattern.kind].append(pattern_queues(tables, pattern))
         queues = [waiting[k].pop(0) for k, _ in blocks]
-    return [SelectedInstance(k, None, queue) for (k, _), queue in zip(blocks, queues, strict=True)]
+    return [SelectedInstance(k, None, q) for (k, _), q in zip(blocks, queues, strict=True)]
 
 
 def _servers_of(m: DeploymentModel, k: int) -> list[tuple[int, ...]]:

@@ -1,10 +1,11 @@
 """Least exact sums from solvers that only see small whole numbers.
 
-A weight w is split as w = scale · high + low with 0 <= low < scale. First the sum of the highs is
-minimised; say it is H. A better total than the best one known, T, has a sum v of highs with
-H <= v and scale · v < T. For each such v (there are few, because lows add up to less than one scale
-per pattern used) the sum of the lows is minimised, the same way, among selections whose highs sum
-to at most v: if even scale · v plus that is not below T, no selection with sum v is better.
+A weight w, of either sign, is split as w = scale · high + low with 0 <= low < scale. First the sum
+of the highs is minimised; say it is H. A better total than the best one known, T, has a sum v of
+highs with H <= v and scale · v < T. For each such v (there are few, because lows add up to less
+than one scale per pattern used) the sum of the lows is minimised, the same way, among selections
+whose highs sum to at most v: if even scale · v plus that is not below T, no selection with sum v is
+better.
 No row is ever an equation between large numbers, so tolerances cannot make one unsatisfiable.
 """
 
@@ -53,8 +54,14 @@ class Least:
 
 
 def scale_for(weights: Sequence[int], max_uses: int) -> int:
-    """Return the least divisor that brings every possible sum to at most `COARSE_TOTAL`."""
-    return -(-max(weights, default=0) * max_uses // COARSE_TOTAL) or 1
+    """Return the least divisor that keeps every possible sum within `COARSE_TOTAL` of 0.
+
+    Quotients are rounded down, so that those of negative weights must fit rounded away from 0.
+    """
+    above = -(-max(weights, default=0) * max_uses // COARSE_TOTAL)
+    most_high = max(COARSE_TOTAL // max(max_uses, 1), 1)
+    below = -(min(weights, default=0) // most_high)
+    return max(above, below, 1)
 
 
 def least_sum(

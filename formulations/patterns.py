@@ -1,21 +1,21 @@
 """Patterns: what one serving instance may do, priced exactly; the columns of the MILP.
 
-Where the solver assigns sessions, a pattern is a kind and a queue of cohorts. Among queues of the
-same sessions only those no other queue beats in every measure are kept: finishing earlier never
-makes anything after it later, so the rest cannot be needed. Under round robin the queues follow
-from the number of serving instances.
+Where the solver assigns sessions, a pattern is a kind and the queues of all its lanes. Among those
+of the same sessions only the ones that no other beats in every measure are kept: finishing earlier
+never makes anything after it later, so the rest cannot be needed. Under round robin the queues
+follow from the number of serving instances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import product
 
-from formulations.scoring import QueueScore, combine, queue_score, score_queue
+from formulations.labels import Clock, Deal, Dealer, Times, clock_of, deal_queues
+from formulations.lanes import Queues, all_lanes, dealt_queues, even_queues, holds_queues
+from formulations.scoring import QueueScore, combine, score_queues
 from optimizer.errors import TooLargeError
-from optimizer.tables import Kind, ProblemTables
+from optimizer.tables import ProblemTables
 
 #: More patterns than this and the formulation declines.
 MAX_PATTERNS = 100_000
@@ -23,109 +23,51 @@ MAX_PATTERNS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One column: a kind with its queue, or a whole uniform layout dealt out by round robin.
+    """One column: a kind with its queues, or a whole uniform layout dealt out by round robin.
 
-    `place` is (number of instances, position) under round robin; `counts[c]` counts the sessions of
-    cohort c.
+    `deal` says how the sessions are dealt to lanes where there are several ways; `place` is (number
+    of instances, position) under round robin; `counts[c]` counts the sessions of cohort c.
     """
 
     kind: int | None
-    label: Label | None
+    deal: Deal | None
     counts: tuple[int, ...]
     score: QueueScore
     place: tuple[int, int] | None = None
     layout: int | None = None
 
-    @property
-    def queue(self) -> tuple[int, ...]:
-        """Cohort indices in the order in which they are served."""
-        return () if self.label is None else self.label.queue()
+
+def pattern_queues(tables: ProblemTables, pattern: Pattern) -> Queues:
+    """Return the queues of the lanes of a pattern that is of one kind."""
+    assert pattern.kind is not None
+    candidate = tables.kinds[pattern.kind].candidate
+    if pattern.place is not None:
+        number, position = pattern.place
+        return dealt_queues(candidate, tables.dispatch_order[position::number])
+    if pattern.deal is not None:
+        return deal_queues(pattern.deal, candidate.num_lanes)
+    return even_queues(candidate, pattern.counts[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A queue by its last cohort and the queue before it, with its measures."""
+def _alike(clock: Clock, is_over: Callable[[], bool]) -> Iterator[tuple[int, Times]]:
+    """Yield (number, times) of identical sessions, dealt as evenly as can be.
 
-    last: int | None
-    before: Label | None
-    end: Fraction
-    latency: Fraction
-    completion: Fraction
-    on_time: int
-
-    def queue(self) -> tuple[int, ...]:
-        """Return the cohort indices of the whole queue, in order."""
-        backwards: list[int] = []
-        label: Label | None = self
-        while label is not None and label.last is not None:
-            backwards.append(label.last)
-            label = label.before
-        return tuple(reversed(backwards))
-
-    def beats(self, other: Label) -> bool:
-        """Whether no measure of this queue is worse."""
-        return (
-            self.end <= other.end
-            and self.on_time >= other.on_time
-            and self.latency <= other.latency
-            and self.completion <= other.completion
-        )
-
-
-def _extend(tables: ProblemTables, kind: Kind, label: Label, index: int) -> Label:
-    cohort = tables.cohorts[index]
-    end = tables.finish_s(kind, label.end, index)
-    return Label(
-        index,
-        label,
-        end,
-        max(label.latency, end - cohort.release_s),
-        label.completion + end,
-        label.on_time + (cohort.deadline_s is None or end <= cohort.deadline_s),
-    )
-
-
-def _unbeaten(labels: Iterable[Label]) -> list[Label]:
-    """Return the labels that no other beats; of equal ones the first."""
-    kept: list[Label] = []
-    for label in labels:
-        if not any(other.beats(label) for other in kept):
-            kept = [other for other in kept if not label.beats(other)]
-            kept.append(label)
-    return kept
-
-
-def _queues(
-    tables: ProblemTables, kind: Kind, budget: int, is_over: Callable[[], bool]
-) -> list[tuple[tuple[int, ...], Label]]:
-    """Return (counts, label) of every queue worth having that the kind's memory holds."""
-    zero = Fraction(0)
-    limits = [range(cohort.num_sessions + 1) for cohort in tables.cohorts]
-    fronts: dict[tuple[int, ...], list[Label]] = {}
-    found: list[tuple[tuple[int, ...], Label]] = []
-    for counts in product(*limits):
-        tokens = sum(n * c.held_tokens for n, c in zip(counts, tables.cohorts, strict=True))
-        if tokens > kind.candidate.max_tokens:
-            continue
-        if not any(counts):
-            fronts[counts] = [Label(None, None, zero, zero, zero, 0)]
-            continue
-        longer: list[Label] = []
-        for index, number in enumerate(counts):
-            if number:
-                before = (*counts[:index], number - 1, *counts[index + 1 :])
-                longer += [_extend(tables, kind, x, index) for x in fronts.get(before, [])]
+    Let e(1) < e(2) < ... be the ends on one lane: they depend on nothing else, as sessions and
+    lanes are alike. A deal takes from each lane a beginning of this sequence. An even deal takes
+    the least n of all ends, so that no other has a lesser last end, latency or sum, or more of them
+    by a deadline. Its groups, dealt evenly too, have as few sessions in the fullest as can be, so
+    that memory holds it if it holds any deal of n sessions.
+    """
+    candidate, times, end = clock.kind.candidate, Times(), 0
+    for number in range(1, clock.tables.num_sessions + 1):
         if is_over():
             raise TooLargeError("time ran out while patterns were listed")
-        fronts[counts] = _unbeaten(longer)
-        found += [(counts, label) for label in fronts[counts]]
-        if len(found) > budget:
-            raise TooLargeError(f"more than {MAX_PATTERNS} patterns; use cp-sat")
-    return found
-
-
-def _score(kind: Kind, label: Label) -> QueueScore:
-    return queue_score(kind, label.end, label.latency, label.completion, label.on_time)
+        if not candidate.holds((-(-number // candidate.num_groups),)):
+            return
+        if (number - 1) % all_lanes(candidate) == 0:  # every lane has as many
+            end = clock.finish(times.end, 0)
+        times = clock.after(times, end, 0)
+        yield number, times
 
 
 def _assigned(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Pattern]:
@@ -135,13 +77,22 @@ def _assigned(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Patter
         size *= cohort.num_sessions + 1
     if size * len(tables.kinds) > 10 * MAX_PATTERNS:
         raise TooLargeError(f"{size} mixtures of sessions on {len(tables.kinds)} kinds; use cp-sat")
+    dealer = Dealer(tables, is_over)
     patterns: list[Pattern] = []
     idle = (0,) * len(tables.cohorts)
     for kind in tables.kinds:
+        k = kind.index
         if tables.layouts is not None:
-            patterns.append(Pattern(kind.index, None, idle, score_queue(tables, kind, ())))
-        for counts, label in _queues(tables, kind, MAX_PATTERNS - len(patterns), is_over):
-            patterns.append(Pattern(kind.index, label, counts, _score(kind, label)))
+            patterns.append(Pattern(k, None, idle, score_queues(tables, kind, ())))
+        clock, left = clock_of(tables, kind), MAX_PATTERNS - len(patterns)
+        if len(tables.cohorts) > 1:
+            for counts, deal in dealer.deals(clock, left):
+                patterns.append(Pattern(k, deal, counts, clock.score(deal.times)))
+            continue
+        for number, times in _alike(clock, is_over):
+            patterns.append(Pattern(k, None, (number,), clock.score(times)))
+        if len(patterns) > MAX_PATTERNS:
+            raise TooLargeError(f"more than {MAX_PATTERNS} patterns; use cp-sat")
     return patterns
 
 
@@ -153,11 +104,12 @@ def _dealt(tables: ProblemTables) -> list[Pattern]:
     patterns = []
     for n in range(1, tables.max_instances + 1):
         for position in range(n):
-            queue = tables.dispatch_order[position::n]
-            counts = _counts(tables, queue)
+            sessions = tables.dispatch_order[position::n]
+            counts = _counts(tables, sessions)
             for kind in tables.kinds:
-                if _held_tokens(tables, queue) <= kind.candidate.max_tokens:
-                    score = score_queue(tables, kind, queue)
+                queues = dealt_queues(kind.candidate, sessions)
+                if holds_queues(kind.candidate, queues, len(counts)):
+                    score = score_queues(tables, kind, queues)
                     patterns.append(Pattern(kind.index, None, counts, score, (n, position)))
     return patterns
 
@@ -167,13 +119,13 @@ def _whole_layouts(tables: ProblemTables) -> list[Pattern]:
     patterns = []
     for u, layout in enumerate(tables.layouts or ()):
         n = len(layout.instances)
-        queues = [tables.dispatch_order[position::n] for position in range(n)]
         kinds = [tables.kinds[k] for k, _ in layout.instances]
-        if all(
-            _held_tokens(tables, queue) <= kind.candidate.max_tokens
-            for queue, kind in zip(queues, kinds, strict=True)
-        ):
-            scores = [score_queue(tables, k, q) for k, q in zip(kinds, queues, strict=True)]
+        dealt = [
+            (kind, dealt_queues(kind.candidate, tables.dispatch_order[position::n]))
+            for position, kind in enumerate(kinds)
+        ]
+        if all(holds_queues(k.candidate, queues, len(tables.cohorts)) for k, queues in dealt):
+            scores = [score_queues(tables, kind, queues) for kind, queues in dealt]
             counts = _counts(tables, tables.dispatch_order)
             patterns.append(Pattern(None, None, counts, combine(scores), layout=u))
     return patterns
@@ -181,10 +133,6 @@ def _whole_layouts(tables: ProblemTables) -> list[Pattern]:
 
 def _counts(tables: ProblemTables, queue: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(queue.count(c) for c in range(len(tables.cohorts)))
-
-
-def _held_tokens(tables: ProblemTables, queue: Iterable[int]) -> int:
-    return sum(tables.cohorts[c].held_tokens for c in queue)
 
 
 def build_patterns(tables: ProblemTables, is_over: Callable[[], bool]) -> list[Pattern]:

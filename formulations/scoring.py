@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from formulations.lanes import Queues
 from optimizer.protocols import Measure, Selection
 from optimizer.tables import Kind, ProblemTables
 
@@ -23,30 +24,34 @@ class QueueScore:
 def queue_score(
     kind: Kind, end: Fraction, latency: Fraction, completion: Fraction, num_on_time: int
 ) -> QueueScore:
-    """Return every measure of a queue on one serving instance from its times."""
+    """Return every measure of one serving instance from the times of its sessions."""
     return QueueScore(
         {
             Measure.END: end,
             Measure.LATENCY: latency,
             Measure.COMPLETION: completion,
-            Measure.CARD_SECONDS: kind.candidate.tp * end,
+            Measure.CARD_SECONDS: kind.candidate.num_cards * end,
             Measure.ENERGY: kind.candidate.power_w * end,
-            Measure.CARDS: Fraction(kind.candidate.tp),
+            Measure.CARDS: Fraction(kind.candidate.num_cards),
+            Measure.HELD: Fraction(-kind.candidate.held_sessions),
         },
         num_on_time,
     )
 
 
-def score_queue(tables: ProblemTables, kind: Kind, queue: Sequence[int]) -> QueueScore:
-    """Run a queue of cohort indices on one serving instance of `kind`, each as early as it can."""
-    end, latency, completion, on_time = ZERO, ZERO, ZERO, 0
-    for index in queue:
-        cohort = tables.cohorts[index]
-        end = tables.finish_s(kind, end, index)
-        latency = max(latency, end - cohort.release_s)
-        completion += end
-        on_time += cohort.deadline_s is None or end <= cohort.deadline_s
-    return queue_score(kind, end, latency, completion, on_time)
+def score_queues(tables: ProblemTables, kind: Kind, queues: Queues) -> QueueScore:
+    """Run the queues of an instance's lanes side by side, each session as early as it can."""
+    last, latency, completion, on_time = ZERO, ZERO, ZERO, 0
+    for queue in queues:
+        end = ZERO
+        for index in queue:
+            cohort = tables.cohorts[index]
+            end = tables.finish_s(kind, end, index)
+            latency = max(latency, end - cohort.release_s)
+            completion += end
+            on_time += cohort.deadline_s is None or end <= cohort.deadline_s
+        last = max(last, end)
+    return queue_score(kind, last, latency, completion, on_time)
 
 
 def combine(scores: Sequence[QueueScore]) -> QueueScore:
@@ -61,5 +66,5 @@ def combine(scores: Sequence[QueueScore]) -> QueueScore:
 def score_selection(tables: ProblemTables, selection: Selection) -> QueueScore:
     """Return the exact measures of a whole selection."""
     return combine(
-        [score_queue(tables, tables.kinds[i.kind], i.queue) for i in selection.instances]
+        [score_queues(tables, tables.kinds[i.kind], i.queues) for i in selection.instances]
     )

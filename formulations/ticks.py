@@ -117,14 +117,15 @@ def _times(tables: ProblemTables) -> Iterator[Fraction]:
 
 
 class _Reach:
-    """All ends that queues reach on one kind, as (exact whole number, tick) pairs.
+    """All ends that the queue of a lane reaches on one kind, as (exact whole number, tick) pairs.
 
+    Lanes of a kind are alike and no lane is given more than its group's memory holds.
     Ticks follow the exact times past or into a stall; `passed` and `hit` note, stall by stall, the
     latest tick that ends before it and the earliest that would not, had there been no stall.
     """
 
     def __init__(self, tables: ProblemTables, kind: Kind, exact: int, per_s: int) -> None:
-        self.cohorts, self.max_tokens = tables.cohorts, kind.candidate.max_tokens
+        self.cohorts, self.candidate = tables.cohorts, kind.candidate
 
         def both(seconds: Fraction) -> tuple[int, int]:
             return round(seconds * exact), round(seconds * per_s)
@@ -150,11 +151,10 @@ class _Reach:
         return start + service[0], tick + service[1]
 
     def visit(self, ends: set[tuple[int, int]], latencies: set[tuple[int, int]]) -> None:
-        """Add the pairs of every queue the kind's memory holds."""
+        """Add the pairs of every queue that the memory of one group holds."""
         fronts: dict[tuple[int, ...], set[tuple[int, int]]] = {}
         for counts in product(*(range(cohort.num_sessions + 1) for cohort in self.cohorts)):
-            tokens = sum(n * c.held_tokens for n, c in zip(counts, self.cohorts, strict=True))
-            if tokens > self.max_tokens:
+            if not self.candidate.holds(counts):
                 continue
             front: set[tuple[int, int]] = set() if any(counts) else {(0, 0)}
             for index, number in enumerate(counts):

@@ -2,10 +2,11 @@
 
 from instances.errors import InputError
 from instances.fleet import Fault, Fleet, Pool
+from instances.formats import ModelFormats
 from instances.hardware import AcceleratorSpec, FabricSpec, MeasuredCollective, ServerSpec
 from instances.instance import Instance, Objective, Runtime, Search
 from instances.io import example_names, load_instance, parse_instance
-from instances.model import ModelFormats, ModelSpec
+from instances.model import ModelSpec
 from instances.workload import Cohort, Workload
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_KINDS: Final = ("models", "accelerators", "fabrics", "servers", "measurements")
+_KINDS: Final = ("models", "accelerators", "fabrics", "servers", "measurements", "engines")
 _MAX_SHOWN_CHARS: Final = 60
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from instances.catalog_store import reference
+from instances.formats import Frozen
 from instances.hardware import Fabric, Name, ServerSpec
-from instances.model import Frozen
 from instances.quantity import PositiveSeconds, Seconds
 
 Server = Annotated[ServerSpec, reference("servers", ServerSpec)]

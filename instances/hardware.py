@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from instances.catalog_store import reference
-from instances.model import FORMAT_BYTES, Frozen
+from instances.formats import FORMAT_BITS, Frozen
 from instances.quantity import (
     PositiveBytes,
     PositiveBytesPerSecond,
@@ -35,7 +35,7 @@ class AcceleratorSpec(Frozen):
     @field_validator("peak_flops_per_s")
     @classmethod
     def _known_formats(cls, value: dict[str, object]) -> dict[str, object]:
-        known = {*FORMAT_BYTES, "fp4"}
+        known = {name for name in FORMAT_BITS if name not in ("e8m0", "int64")}
         for name in value:
             if name not in known:
                 raise ValueError(f"{name!r} is not a number format; use {', '.join(sorted(known))}")

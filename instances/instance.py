@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from fractions import Fraction
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from instances.catalog_store import reference
+from instances.decisions import ExpertDecision, StageDecision
+from instances.engine import TEXTBOOK, Engine
 from instances.fleet import Fault, Fleet
-from instances.model import Frozen, ModelSpec
+from instances.formats import Frozen
+from instances.model import ModelSpec
 from instances.quantity import Bytes, Share
 from instances.workload import Workload
 
@@ -28,13 +32,27 @@ ObjectiveName = Literal[
     "energy",
     "cards",
 ]
+Degrees = tuple[Annotated[int, Field(ge=1, le=100_000)], ...]
 
 
 class Runtime(Frozen):
-    """What the serving engine takes of every card besides weights and KV."""
+    """What the serving engine takes of every card besides weights and caches, and how it is timed.
+
+    `workspace_bytes` covers what is not declared apart: buffers of collectives, room to migrate a
+    replica, and activations, which count by the step's tokens and the micro-batches in flight once
+    `count_activations` is set, twice with `double_buffers`. `loaded_parts` names side parts of the
+    model (MTP, vision) that are kept on the cards. `roofline` "step" compares all computing of a
+    step with all its reading (6-5); "operator" does so operator by operator (6-2).
+    """
 
     workspace_bytes: Bytes = 2 * 2**30
+    collective_buffer_bytes: Bytes = 0
+    migration_bytes: Bytes = 0
+    count_activations: bool = False
+    double_buffers: bool = False
     usable_memory_fraction: Share = Fraction(1)
+    loaded_parts: tuple[str, ...] = Field(default=(), strict=False)
+    roofline: Literal["step", "operator"] = "step"
 
     @model_validator(mode="after")
     def _at_most_all(self) -> Runtime:
@@ -49,19 +67,45 @@ class Search(Frozen):
     `deployment` "uniform" means equal serving instances that fill all cards, laid out one after
     another; "mixed" means any serving instances anywhere. `dispatch` "round_robin" gives session j
     (by release, then cohort) to serving instance j mod n; "optimised" leaves that to the solver.
-    `tp` null allows every degree that the model and the fleet allow.
+    Each parallel degree has a list of values, null for every one that model, engine and fleet
+    allow. `batch` sessions share a step in each attention group; `micro_batches` such batches are
+    in flight in a pipeline. `stage_cut` "best" cuts the layers so that most tokens fit, "even"
+    gives stages equally many layers. `kv_sharing` says what a stage does whose layers read the
+    cache of an earlier stage's: hold a "copy", or read it there ("remote"); "same_stage" forbids
+    the cut.
     """
 
-    tp: tuple[Annotated[int, Field(ge=1, le=100_000)], ...] | None = Field(
-        default=None, strict=False
-    )
+    tp: Degrees | None = Field(default=None, strict=False)
+    pp: Degrees | None = Field(default=(1,), strict=False)
+    ep: Degrees | None = Field(default=(1,), strict=False)
+    cp: Degrees | None = Field(default=(1,), strict=False)
+    dp: Degrees | None = Field(default=(1,), strict=False)
+    dcp: Degrees | None = Field(default=(1,), strict=False)
+    attention_copies: Degrees | None = Field(default=(1,), strict=False)
+    sequence_parallel: bool = False
+    batch: Degrees = Field(default=(1,), strict=False)
+    micro_batches: Degrees = Field(default=(1,), strict=False)
+    stage_cut: Literal["best", "even"] = "best"
+    kv_sharing: Literal["copy", "remote", "same_stage"] = "copy"
+    redundant_experts: bool = False
     collectives: tuple[CollectiveName, ...] = Field(
         default=("ring", "tree", "measured"), strict=False
     )
     deployment: Literal["uniform", "mixed"] = "mixed"
     dispatch: Literal["round_robin", "optimised"] = "optimised"
 
-    @field_validator("tp", "collectives")
+    @field_validator(
+        "tp",
+        "pp",
+        "ep",
+        "cp",
+        "dp",
+        "dcp",
+        "attention_copies",
+        "batch",
+        "micro_batches",
+        "collectives",
+    )
     @classmethod
     def _distinct(cls, value: tuple[object, ...] | None) -> tuple[object, ...] | None:
         if value is not None and (not value or len(set(value)) != len(value)):
@@ -70,13 +114,16 @@ class Search(Frozen):
 
 
 class Objective(Frozen):
-    """What to minimise, most important first, and who pays for idle cards.
+    """What to optimise, most important first, and who pays for idle cards.
 
-    `billing` "fleet" bills every card of the fleet from time 0 until the last session ends;
-    "instance" bills each serving instance's cards until its own last session ends.
+    `maximise` "held_sessions" comes before all else: the sessions of the only cohort whose caches
+    fit on the fleet at once. `billing` "fleet" bills every card of the fleet from time 0 until the
+    last session ends; "instance" bills each serving instance's cards until its own last session
+    ends.
     """
 
-    minimise: tuple[ObjectiveName, ...] = Field(min_length=1, strict=False)
+    maximise: Literal["held_sessions"] | None = None
+    minimise: tuple[ObjectiveName, ...] = Field(default=(), strict=False)
     billing: Literal["fleet", "instance"] = "fleet"
 
     @field_validator(
@@ -93,23 +140,81 @@ class Objective(Frozen):
             raise ValueError("each objective may appear once")
         return value
 
+    @model_validator(mode="after")
+    def _something(self) -> Objective:
+        if not self.names:
+            raise ValueError("minimise must list at least one objective, unless maximise has one")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All objectives, most important first."""
+        return (*((self.maximise,) if self.maximise else ()), *self.minimise)
+
 
 Model = Annotated[ModelSpec, reference("models", ModelSpec)]
 
 
+def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:
+    """Say so in the JSON Schema: the smaller decisions have goals of their own."""
+    schema["required"].remove("objective")
+    smaller = {
+        "properties": {"decision": {"enum": ["stages", "experts"]}},
+        "required": ["decision"],
+    }
+    schema |= {"if": smaller, "else": {"required": ["objective"]}}
+
+
 class Instance(Frozen):
-    """One placement problem: model, fleet, workload, limits of the search, objective, faults."""
+    """One placement problem: model, fleet, workload, limits of the search, objective, faults.
+
+    `decision` "deployment" asks for serving instances; "stages" and "experts" ask for a smaller
+    decision, which the section of that name describes.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_only_deployments_need_objectives)
 
     schema_version: Literal[1] = 1
+    decision: Literal["deployment", "stages", "experts"] = "deployment"
     name: str = Field(min_length=1, max_length=120)
     description: str = ""
     model: Model
     fleet: Fleet
     workload: Workload
     runtime: Runtime = Runtime()
+    engine: Engine = TEXTBOOK
     search: Search = Search()
     objective: Objective
     faults: tuple[Fault, ...] = Field(default=(), max_length=64, strict=False)
+    stages: StageDecision | None = None
+    experts: ExpertDecision | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _side_decisions_have_their_own_goal(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("decision") in ("stages", "experts"):
+            return {"objective": {"minimise": ["makespan"]}, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _decision_is_described(self) -> Instance:
+        for name in ("stages", "experts"):
+            is_given = getattr(self, name) is not None
+            if is_given != (self.decision == name):
+                raise ValueError(f"section {name!r} goes with decision {name!r}, and only with it")
+        if self.decision == "experts" and self.workload.expert_counts is None:
+            raise ValueError("decision 'experts' needs workload.expert_counts")
+        if self.stages is not None and self.stages.pools is not None:
+            known = {pool.name for pool in self.fleet.pools}
+            for i, name in enumerate(self.stages.pools):
+                if name not in known:
+                    raise ValueError(f"stages.pools[{i}]: no pool is named {name!r}")
+            if len(self.stages.pools) != self.stages.num_stages:
+                raise ValueError(
+                    f"stages.pools names {len(self.stages.pools)} pools for "
+                    f"{self.stages.num_stages} stages"
+                )
+        return self
 
     @field_validator("schema_version", mode="before")
     @classmethod
@@ -141,7 +246,7 @@ class Instance(Frozen):
 
     @model_validator(mode="after")
     def _peaks_are_known(self) -> Instance:
-        number_format = self.model.formats.weights
+        number_format = self.model.formats.compute_format
         for i, pool in enumerate(self.fleet.pools):
             accelerator = pool.server.accelerator
             if accelerator.peak(number_format) is None:
@@ -153,6 +258,32 @@ class Instance(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _capacity_has_one_measure(self) -> Instance:
+        if self.objective.maximise is None:
+            return self
+        if len(self.workload.cohorts) > 1:
+            raise ValueError("objective.maximise counts sessions of one cohort; give only one")
+        if self.search.deployment != "uniform":
+            raise ValueError("objective.maximise needs search.deployment 'uniform'")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_and_counts_exist(self) -> Instance:
+        parts = [part.name for part in self.model.parts]
+        for name in self.runtime.loaded_parts:
+            if name not in parts:
+                known = ", ".join(parts) or "no side part"
+                raise ValueError(f"runtime.loaded_parts names {name!r}; the model has {known}")
+        counts = self.workload.expert_counts
+        sizes = {group.ffn.num_experts for group in self.model.groups if group.ffn.kind == "moe"}
+        if counts is not None and {len(counts)} != sizes:
+            raise ValueError(
+                f"workload.expert_counts has {len(counts)} counts; the model's layers have "
+                f"{', '.join(map(str, sorted(sizes))) or 'no'} experts"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _energy_needs_power(self) -> Instance:
         if "energy" in self.objective.minimise:
             for i, pool in enumerate(self.fleet.pools):
@@ -161,6 +292,11 @@ class Instance(Frozen):
                         f"objective 'energy' needs fleet.pools[{i}].server.power_w, which is null"
                     )
         return self
+
+    @cached_property
+    def known_cuts(self) -> dict[tuple[Any, ...], tuple[int, ...] | None]:
+        """Pipeline cuts already worked out for this problem, by what they depend on."""
+        return {}
 
     @property
     def min_on_time_sessions(self) -> int:

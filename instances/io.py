@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from instances.errors import InputError, printable
+from instances.huggingface import resolve_model_reference
 from instances.instance import Instance
 
 #: An instance file larger than this is a mistake.
@@ -118,30 +119,65 @@ _FIXES = {
 }
 
 
+def _without_tags(location: tuple[int | str, ...], data: object) -> tuple[int | str, ...]:
+    """Leave out the kinds of tagged objects, which pydantic puts into a path and a file has not."""
+    kept: list[int | str] = []
+    here = data
+    for part in location:
+        if isinstance(here, dict) and part not in here and here.get("kind") == part:
+            continue
+        kept.append(part)
+        if isinstance(here, dict):
+            here = here.get(part)
+        elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):
+            here = here[part]
+        else:
+            here = None
+    return tuple(kept)
+
+
+def _rule(error: ErrorDetails) -> str:
+    """Say what is wrong, and where possible what to do."""
+    if error["type"] == "union_tag_invalid":
+        found = printable(str(error["ctx"]["tag"]))
+        return f"no kind is named {found!r}; use one of {error['ctx']['expected_tags']}"
+    if error["type"] == "union_tag_not_found":
+        return "needs a field 'kind' that says what it is"
+    return _FIXES.get(error["type"], error["msg"].removeprefix("Value error, "))
+
+
 def validate(kind: type[ModelT], data: object, source: str) -> ModelT:
     """Return `data` as a `kind`; raises InputError naming the first offending field."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         first = _first_error(error)
-        rule = _FIXES.get(first["type"], first["msg"].removeprefix("Value error, "))
+        rule = _rule(first)
         shown = None if isinstance(first["input"], dict | list) else first["input"]
         if first["type"] == "missing":
             shown = None
         more = error.error_count() - 1
         if more:
             rule += f" (and {more} more)"
-        path = field_path(first["loc"]) or kind.__name__.lower()
+        path = field_path(_without_tags(first["loc"], data)) or kind.__name__.lower()
         raise InputError(source, path, rule, shown) from None
     except RecursionError:
         raise InputError(source, "", "nested too deeply") from None
 
 
-def parse_instance(data: Mapping[str, Any], source: str = "instance") -> Instance:
-    """Return the problem instance a mapping describes; raises InputError."""
+def parse_instance(
+    data: Mapping[str, Any], source: str = "instance", folder: str | Path | None = None
+) -> Instance:
+    """Return the problem instance a mapping describes; raises InputError.
+
+    A model given as a Hugging Face configuration is looked for in `folder` first.
+    """
     if not isinstance(data, Mapping):
         raise InputError(source, "", f"an instance is a JSON object, not a {type(data).__name__}")
-    return validate(Instance, dict(data), source)
+    document = dict(data)
+    if "model" in document:
+        document["model"] = resolve_model_reference(document["model"], folder, source)
+    return validate(Instance, document, source)
 
 
 def read_text(path: str | Path) -> tuple[str, str]:
@@ -194,7 +230,8 @@ def load_instance(path: str | Path) -> Instance:
         known = ", ".join(example_names())
         rule = f"no such file, and no bundled example has this name; there are: {known}"
         raise InputError(str(path), "", rule)
-    return parse_instance(parse_json(text, source), source)
+    folder = Path(path).parent if os.path.exists(path) else None
+    return parse_instance(parse_json(text, source), source, folder)
 
 
 def write_atomically(path: str | Path, text: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from instances.formats import Frozen
 from instances.hardware import Name
-from instances.model import Frozen
 from instances.quantity import PositiveSeconds, Seconds, Share
 
 #: Sessions are placed one by one, so a workload of more than this is refused.
@@ -18,13 +19,15 @@ MAX_SESSIONS = 100_000
 class Cohort(Frozen):
     """`num_sessions` identical sessions.
 
-    Each holds the KV of `context_tokens` and generates `new_tokens` more. `release_s` and
-    `deadline_s` are measured from the start of the plan (time 0), not from each other.
+    Each holds the KV of `context_tokens`, reads a prompt of `prompt_tokens` more and generates
+    `new_tokens`. `release_s` and `deadline_s` are measured from the start of the plan (time 0), not
+    from each other.
     """
 
     name: Name
     num_sessions: int = Field(ge=1, le=100_000)
     context_tokens: int = Field(ge=0, le=1_000_000_000)
+    prompt_tokens: int = Field(default=0, ge=0, le=1_000_000_000)
     new_tokens: int = Field(ge=1, le=1_000_000)
     release_s: Seconds = Fraction(0)
     deadline_s: PositiveSeconds | None = None
@@ -38,14 +41,27 @@ class Cohort(Frozen):
     @property
     def held_tokens(self) -> int:
         """Tokens whose KV a session holds when it ends."""
-        return self.context_tokens + self.new_tokens
+        return self.context_tokens + self.prompt_tokens + self.new_tokens
 
 
 class Workload(Frozen):
-    """All cohorts and the share of their sessions that must end by their deadline."""
+    """All cohorts and the share of their sessions that must end by their deadline.
+
+    `routing` says how a step's tokens choose experts: "balanced" evenly, "expected" independently
+    (6-8), "concentrated" all the same ones in one group, "spread" the same ones over all groups;
+    measured `expert_counts` of every expert take its place.
+    """
 
     cohorts: tuple[Cohort, ...] = Field(min_length=1, max_length=256, strict=False)
     min_on_time_fraction: Share = Fraction(1)
+    routing: Literal["balanced", "expected", "concentrated", "spread"] = "balanced"
+    expert_counts: (
+        Annotated[
+            tuple[Annotated[int, Field(ge=0, le=10**12)], ...],
+            Field(strict=False, min_length=1, max_length=100_000),
+        ]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _valid(self) -> Workload:
@@ -57,6 +73,8 @@ class Workload(Frozen):
             raise ValueError(
                 f"{self.num_sessions} sessions in all; the planner takes at most {MAX_SESSIONS}"
             )
+        if self.expert_counts is not None and not any(self.expert_counts):
+            raise ValueError("expert_counts are all 0; leave them out or give what was measured")
         if self.min_on_time_fraction > 1:
             raise ValueError("min_on_time_fraction cannot exceed 1 (100%)")
         return self

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 
 from instances.fleet import Fleet, Pool
 from instances.instance import Instance
-from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable, all_reduce_s
+from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable
 from optimizer.evaluation import Violation
-from optimizer.operators import message_bytes
-from optimizer.parallel import check_heads
-from optimizer.plan import CardId, Plan, ServingInstance, SessionId
+from optimizer.footprint_prices import is_meaningful
+from optimizer.footprints import check_footprint
+from optimizer.legality import Rule
+from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
+from optimizer.steps import decode_step, needs_collective, prompt_s
 
 
 def find_pool(fleet: Fleet, name: str) -> Pool | None:
@@ -59,34 +63,37 @@ def check_cards(fleet: Fleet, plan: Plan) -> Iterator[Violation]:
             )
 
 
-def check_parallel(instance: Instance, i: int, serving: ServingInstance) -> Iterator[Violation]:
-    """Only tensor parallelism may exceed one, it must be allowed, and the cards must number it."""
-    where, degree, config = f"instances[{i}]", serving.parallel.tp, serving.parallel
-    others = sum(abs(d - 1) for d in (config.dp, config.pp, config.cp, config.ep, config.sp))
-    if others:
-        yield Violation(
-            "parallel",
-            where,
-            others,
-            "degrees",
-            f"{config.label()}: only tensor parallelism is priced",
-        )
-    if len(serving.cards) != serving.parallel.num_cards:
+#: Rules that a footprint breaks, worked out once for all serving instances built alike.
+_Rules = dict[Footprint, list[Rule]]
+
+
+def check_parallel(
+    instance: Instance, i: int, serving: ServingInstance, known: _Rules | None = None
+) -> Iterator[Violation]:
+    """Model, engine, search and fabric must allow the split, and the cards must number it."""
+    where, footprint = f"instances[{i}]", serving.footprint
+    known = {} if known is None else known
+    needed = serving.parallel.num_cards
+    if len(serving.cards) != needed:
         yield Violation(
             "num_cards",
             where,
-            abs(len(serving.cards) - serving.parallel.num_cards),
+            abs(len(serving.cards) - needed),
             "cards",
-            f"{serving.parallel.label()} needs {serving.parallel.num_cards} cards, "
-            f"the plan gives {len(serving.cards)}",
+            f"{serving.parallel.label()} needs {needed} cards, the plan gives {len(serving.cards)}",
         )
-    allowed = instance.search.tp
-    if allowed is not None and degree not in allowed:
-        listed = ", ".join(map(str, allowed))
-        yield Violation("tp", where, 1, "degrees", f"TP{degree} is not among search.tp: {listed}")
-    broken = check_heads(instance.model, degree)
-    if broken is not None:
-        yield Violation(broken.rule, where, broken.amount, "heads", broken.message)
+    if footprint not in known:
+        known[footprint] = [
+            *check_footprint(instance, footprint),
+            *_check_collective(instance, footprint),
+        ]
+    for rule in known[footprint]:
+        yield Violation(rule.rule, where, rule.amount, rule.unit, rule.message)
+    strays = [lane for lane in serving.lanes if not 0 <= lane < max(serving.num_lanes, 1)]
+    if strays or len(serving.lanes) not in (0, len(serving.sessions)):
+        off = len(strays) or abs(len(serving.lanes) - len(serving.sessions))
+        text = f"lanes number 0..{serving.num_lanes - 1}, one for each session"
+        yield Violation("lanes", where, off, "lanes", text)
 
 
 def check_span(pool: Pool, i: int, serving: ServingInstance) -> Iterator[Violation]:
@@ -94,6 +101,15 @@ def check_span(pool: Pool, i: int, serving: ServingInstance) -> Iterator[Violati
     per_server = Counter(card.server for card in serving.cards)
     if len(per_server) < 2:
         return
+    runs = sum(1 for _ in groupby(card.server for card in serving.cards))
+    if runs > len(per_server):
+        yield Violation(
+            "card_order",
+            f"instances[{i}]",
+            runs - len(per_server),
+            "servers",
+            "cards of a server follow each other: TP's are next to each other, then CP's and DP's",
+        )
     if pool.fabric_between is None:
         yield Violation(
             "span",
@@ -113,36 +129,30 @@ def check_span(pool: Pool, i: int, serving: ServingInstance) -> Iterator[Violati
         )
 
 
-def check_collective(
-    instance: Instance, pool: Pool, i: int, serving: ServingInstance
-) -> Iterator[Violation]:
+def _check_collective(instance: Instance, footprint: Footprint) -> Iterator[Rule]:
     """The collective must be allowed by the search and exist for these ranks."""
-    where, degree, name = f"instances[{i}]", serving.parallel.tp, serving.collective
-    if degree < 1:
+    pool, name = find_pool(instance.fleet, footprint.pool), footprint.collective
+    if pool is None or not footprint.num_servers or not is_meaningful(instance, footprint):
         return
-    if degree == 1:
+    label = footprint.parallel.label()
+    if not needs_collective(instance, footprint):
         if name != NO_COLLECTIVE:
-            yield Violation(
-                "collective", where, 1, "collectives", f"one card needs no collective, not {name!r}"
-            )
-        return
-    if name not in instance.search.collectives:
+            text = f"{label} needs no collective, not {name!r}"
+            yield Rule("collective", 1, "collectives", text)
+            return
+    elif name not in instance.search.collectives:
         listed = ", ".join(instance.search.collectives)
-        yield Violation(
-            "collective",
-            where,
-            1,
-            "collectives",
-            f"{name!r} is not among search.collectives: {listed}",
-        )
-    num_servers = len(serving.servers)
-    fabric = pool.server.fabric if num_servers == 1 else pool.fabric_between
-    if fabric is None or name not in ("ring", "tree", "measured"):
+        text = f"{name!r} is not among search.collectives: {listed}"
+        yield Rule("collective", 1, "collectives", text)
         return
+    if footprint.num_servers > 1 and pool.fabric_between is None:
+        return  # check_span says so
     try:
-        all_reduce_s(name, fabric, degree, num_servers, message_bytes(instance.model))
+        decode_step(instance, pool, footprint)
+        for cohort in instance.workload.cohorts:
+            prompt_s(instance, pool, footprint, cohort)
     except CollectiveUnavailable as error:
-        yield Violation(error.rule, where, degree, "ranks", str(error))
+        yield Rule(error.rule, footprint.parallel.num_cards, "ranks", str(error))
 
 
 def check_sessions(instance: Instance, plan: Plan) -> Iterator[Violation]:
@@ -173,17 +183,17 @@ def check_sessions(instance: Instance, plan: Plan) -> Iterator[Violation]:
         )
 
 
-def uniform_cards(pool: Pool, tp: int, num_servers: int) -> Iterator[tuple[CardId, ...]]:
-    """Yield the cards of equal serving instances of `tp` cards that fill a pool one after another.
+def uniform_cards(pool: Pool, num_cards: int, num_servers: int) -> Iterator[tuple[CardId, ...]]:
+    """Yield the cards of equal serving instances that fill a pool one after another.
 
-    An instance takes tp / num_servers cards in each of `num_servers` consecutive servers. Yields
-    nothing unless that fills every card.
+    An instance takes num_cards / num_servers cards in each of `num_servers` consecutive servers.
+    Yields nothing unless that fills every card.
     """
-    if tp < 1 or num_servers < 1:
+    if num_cards < 1 or num_servers < 1:
         return
-    block = tp // num_servers
+    block = num_cards // num_servers
     cards = pool.server.num_cards
-    if tp % num_servers or block > cards or cards % block or pool.num_servers % num_servers:
+    if num_cards % num_servers or block > cards or cards % block or pool.num_servers % num_servers:
         return
     for first in range(0, pool.num_servers, num_servers):
         for start in range(0, cards, block):
@@ -198,7 +208,7 @@ def check_deployment(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """A uniform deployment has equal serving instances that fill all cards one after another."""
     if instance.search.deployment != "uniform" or not plan.instances:
         return
-    shapes = {(s.parallel, s.collective, len(s.servers)) for s in plan}
+    shapes = {replace(s.footprint, pool="") for s in plan}
     if len(shapes) > 1:
         yield Violation(
             "uniform",
@@ -212,7 +222,7 @@ def check_deployment(instance: Instance, plan: Plan) -> Iterator[Violation]:
     wanted = [
         (pool.name, cards)
         for pool in instance.fleet.pools
-        for cards in uniform_cards(pool, first.parallel.tp, len(first.servers))
+        for cards in uniform_cards(pool, first.parallel.num_cards, len(first.servers))
     ]
     found = [(s.pool, tuple(sorted(s.cards))) for s in plan]
     if instance.search.dispatch != "round_robin":
@@ -249,17 +259,22 @@ def check_dispatch(instance: Instance, plan: Plan) -> Iterator[Violation]:
                 f"{', '.join(map(str, order[i::count][:4])) or 'no session'}"
                 f"{' …' if len(order[i::count]) > 4 else ''}",
             )
+        elif serving.lanes and any(
+            lane != i % max(serving.num_lanes, 1) for i, lane in enumerate(serving.lanes)
+        ):
+            text = "round robin deals the sessions of an instance to its lanes in turn"
+            yield Violation("dispatch", f"instances[{i}]", 1, "lanes", text)
 
 
 def check_structure(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """All rules of this file, in a fixed order."""
+    known: _Rules = {}
     yield from check_cards(instance.fleet, plan)
     for i, serving in enumerate(plan):
-        yield from check_parallel(instance, i, serving)
+        yield from check_parallel(instance, i, serving, known)
         pool = find_pool(instance.fleet, serving.pool)
         if pool is not None:
             yield from check_span(pool, i, serving)
-            yield from check_collective(instance, pool, i, serving)
     yield from check_sessions(instance, plan)
     yield from check_deployment(instance, plan)
     yield from check_dispatch(instance, plan)

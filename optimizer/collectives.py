@@ -13,7 +13,7 @@ NO_COLLECTIVE = "none"
 class CollectiveUnavailable(ValueError):  # noqa: N818 - it is an answer, not a fault
     """The algorithm cannot run on this many ranks or was never measured there.
 
-    `rule` is "tree_power_of_two" or "no_measurement".
+    `rule` says why: "tree_power_of_two", "no_measurement", "alignment", "span" or "collective".
     """
 
     def __init__(self, rule: str, message: str) -> None:
@@ -22,7 +22,10 @@ class CollectiveUnavailable(ValueError):  # noqa: N818 - it is an answer, not a 
 
 
 def ring_all_reduce_s(
-    num_ranks: int, message_bytes: int, alpha_s: Fraction, bandwidth_bytes_per_s: Fraction
+    num_ranks: int,
+    message_bytes: int | Fraction,
+    alpha_s: Fraction,
+    bandwidth_bytes_per_s: Fraction,
 ) -> Fraction:
     """Ring: 2(n-1)·alpha + 2(n-1)·M/(n·B) (6-9); seconds."""
     rounds = 2 * (num_ranks - 1)
@@ -30,7 +33,10 @@ def ring_all_reduce_s(
 
 
 def tree_all_reduce_s(
-    num_ranks: int, message_bytes: int, alpha_s: Fraction, bandwidth_bytes_per_s: Fraction
+    num_ranks: int,
+    message_bytes: int | Fraction,
+    alpha_s: Fraction,
+    bandwidth_bytes_per_s: Fraction,
 ) -> Fraction:
     """Unsegmented binomial tree: 2·log2(n)·(alpha + M/B) (6-10); seconds.
 
@@ -44,7 +50,7 @@ def tree_all_reduce_s(
     return rounds * (alpha_s + Fraction(message_bytes) / bandwidth_bytes_per_s)
 
 
-def measured_all_reduce_s(table: MeasuredCollective, message_bytes: int) -> Fraction:
+def measured_all_reduce_s(table: MeasuredCollective, message_bytes: int | Fraction) -> Fraction:
     """Look a message up in a measured table: the next larger size, as section 6.5.1 does; seconds.
 
     Raises CollectiveUnavailable beyond the last measured size.
@@ -59,7 +65,11 @@ def measured_all_reduce_s(table: MeasuredCollective, message_bytes: int) -> Frac
 
 
 def all_reduce_s(
-    collective: str, fabric: FabricSpec, num_ranks: int, num_servers: int, message_bytes: int
+    collective: str,
+    fabric: FabricSpec,
+    num_ranks: int,
+    num_servers: int,
+    message_bytes: int | Fraction,
 ) -> Fraction:
     """Return the seconds of one AllReduce over `num_ranks` cards on `num_servers` servers.
 
@@ -100,3 +110,27 @@ def ring_tree_crossover_bytes(
     saved_s = (ring_rounds - tree_rounds) * alpha_s
     extra_s_per_byte = (tree_rounds - Fraction(ring_rounds, num_ranks)) / bandwidth_bytes_per_s
     return saved_s / extra_s_per_byte
+
+
+def reduce_scatter_s(
+    num_ranks: int,
+    message_bytes: int | Fraction,
+    alpha_s: Fraction,
+    bandwidth_bytes_per_s: Fraction,
+) -> Fraction:
+    """Half of a ring AllReduce: (n-1)·(alpha + M/(n·B)) (6-9); an AllGather takes as long."""
+    return (num_ranks - 1) * (alpha_s + Fraction(message_bytes) / num_ranks / bandwidth_bytes_per_s)
+
+
+def all_to_all_s(
+    num_ranks: int, sent_bytes: int | Fraction, alpha_s: Fraction, bandwidth_bytes_per_s: Fraction
+) -> Fraction:
+    """Pairwise exchange: n-1 rounds, and all that the busiest card sends over its link; seconds."""
+    return (num_ranks - 1) * alpha_s + Fraction(sent_bytes) / bandwidth_bytes_per_s
+
+
+def send_s(
+    sent_bytes: int | Fraction, alpha_s: Fraction, bandwidth_bytes_per_s: Fraction
+) -> Fraction:
+    """One message from a card to another; seconds."""
+    return alpha_s + Fraction(sent_bytes) / bandwidth_bytes_per_s

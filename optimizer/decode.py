@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optimizer.collectives import NO_COLLECTIVE
 from optimizer.errors import MismatchError
-from optimizer.parallel import ParallelConfig
 from optimizer.plan import CardId, Plan, ServingInstance, SessionId
 from optimizer.protocols import Selection
 from optimizer.tables import Kind, ProblemTables
@@ -52,23 +50,34 @@ def _cards(tables: ProblemTables, selection: Selection) -> Iterator[tuple[CardId
         yield tuple(sorted(c for s in servers for c in supply.take(kind, s)))
 
 
-def _session_queues(tables: ProblemTables, selection: Selection) -> list[tuple[SessionId, ...]]:
-    """Number the sessions of each cohort in the order in which they are dealt out."""
+def _session_queues(
+    tables: ProblemTables, selection: Selection
+) -> list[tuple[tuple[SessionId, ...], tuple[int, ...]]]:
+    """Number the sessions of each cohort in the order in which they are dealt out.
+
+    Returns the sessions of each instance, and the lanes they are on where that is not a matter of
+    course: it is under round robin and where there is one lane.
+    """
     taken = [0] * len(tables.cohorts)
-    queues: list[list[SessionId]] = [[] for _ in selection.instances]
+    dealt: list[list[SessionId]] = [[] for _ in selection.instances]
+    lanes: list[list[int]] = [[] for _ in selection.instances]
 
     def deal(i: int, cohort: int) -> None:
-        queues[i].append(SessionId(tables.cohorts[cohort].name, taken[cohort]))
+        dealt[i].append(SessionId(tables.cohorts[cohort].name, taken[cohort]))
         taken[cohort] += 1
 
     if tables.is_round_robin:
         for j, cohort in enumerate(tables.dispatch_order):
-            deal(j % len(queues), cohort)
+            deal(j % len(dealt), cohort)
     else:
         for i, chosen in enumerate(selection.instances):
-            for cohort in chosen.queue:
-                deal(i, cohort)
-    return [tuple(queue) for queue in queues]
+            candidate = tables.kinds[chosen.kind].candidate
+            for lane, queue in enumerate(chosen.queues):
+                for cohort in queue:
+                    deal(i, cohort)
+                    if candidate.num_groups * candidate.num_lanes > 1:
+                        lanes[i].append(lane)
+    return [(tuple(ids), tuple(mine)) for ids, mine in zip(dealt, lanes, strict=True)]
 
 
 def plan_of(
@@ -79,20 +88,25 @@ def plan_of(
     """Return the plan a selection stands for; `placed` gives its instances' cards if known.
 
     Sessions of a cohort are numbered as they are dealt out: by round robin where the search wants
-    it, else instance by instance. Raises MismatchError when a selection cannot be laid out.
+    it, else instance by instance and lane by lane. Raises MismatchError when a selection cannot be
+    laid out.
     """
     queues = _session_queues(tables, selection)
     serving: list[ServingInstance] = []
     blocks = _cards(tables, selection) if placed is None else placed
-    for chosen, cards, sessions in zip(selection.instances, blocks, queues, strict=True):
-        candidate = tables.kinds[chosen.kind].candidate
+    for chosen, cards, (sessions, lanes) in zip(selection.instances, blocks, queues, strict=True):
+        footprint = tables.kinds[chosen.kind].candidate.footprint
         serving.append(
             ServingInstance(
-                pool=candidate.pool,
-                parallel=ParallelConfig(tp=candidate.tp),
-                collective=candidate.collective if candidate.tp > 1 else NO_COLLECTIVE,
+                pool=footprint.pool,
+                parallel=footprint.parallel,
+                collective=footprint.collective,
                 cards=cards,
                 sessions=sessions,
+                stages=footprint.stages,
+                batch=footprint.batch,
+                micro_batches=footprint.micro_batches,
+                lanes=lanes,
             )
         )
     plan = Plan(tuple(serving))

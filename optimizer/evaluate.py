@@ -5,87 +5,18 @@ All bytes are ints and all times Fractions; nothing is rounded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
-from instances.fleet import Pool
 from instances.instance import Instance
 from instances.workload import Cohort
-from optimizer.checks import check_structure, find_pool, sessions_in_order
-from optimizer.collectives import CollectiveUnavailable, all_reduce_s
+from optimizer.checks import check_structure, sessions_in_order
 from optimizer.evaluation import CardUse, Evaluation, SessionOutcome, Violation
-from optimizer.operators import (
-    LinearWork,
-    card_flops,
-    card_read_bytes,
-    kv_bytes_per_token_per_card,
-    message_bytes,
-    reductions_per_step,
-)
-from optimizer.ownership import card_weight_bytes
-from optimizer.parallel import check_heads
+from optimizer.footprint_prices import FootprintPrices
+from optimizer.parallel import coordinates
 from optimizer.plan import Plan, ServingInstance, SessionId
 from optimizer.timeline import SessionRun, Stall, merge_stalls, run_queue
-
-
-def step_time_s(
-    instance: Instance, pool: Pool, tp: int, num_servers: int, collective: str, context: int
-) -> tuple[Fraction, Fraction]:
-    """Return (local, reductions) seconds of one decode step at `context` tokens (6-2, 6-5).
-
-    Local is the longer of compute and HBM reads; the reductions come after it.
-    Raises CollectiveUnavailable, or ValueError where the model's heads refuse `tp`.
-    """
-    model, accelerator = instance.model, pool.server.accelerator
-    peak = accelerator.peak(model.formats.weights)
-    if peak is None:
-        raise ValueError(f"{accelerator.name} has no known {model.formats.weights} peak")
-    read_s = card_read_bytes(model, tp).at(context) / accelerator.memory_bandwidth_bytes_per_s
-    compute_s = card_flops(model, tp).at(context) / peak
-    return max(read_s, compute_s), _reductions_s(instance, pool, tp, num_servers, collective)
-
-
-def _reductions_s(
-    instance: Instance, pool: Pool, tp: int, num_servers: int, collective: str
-) -> Fraction:
-    fabric = pool.server.fabric if num_servers == 1 else pool.fabric_between
-    if fabric is None:
-        raise CollectiveUnavailable("span", f"pool {pool.name!r} has no fabric_between")
-    one = all_reduce_s(collective, fabric, tp, num_servers, message_bytes(instance.model))
-    return reductions_per_step(instance.model) * one
-
-
-def _sum_of_longest(first: LinearWork, second: LinearWork, tokens: range) -> Fraction:
-    """Sum max(first, second) step by step, in integers of one common denominator."""
-    parts = (first.base, first.per_token, second.base, second.per_token)
-    unit = math.lcm(*(part.denominator for part in parts))
-    a, b, c, d = (int(part * unit) for part in parts)
-    return Fraction(sum(max(a + b * s, c + d * s) for s in tokens), unit)
-
-
-def service_time_s(
-    instance: Instance, pool: Pool, tp: int, num_servers: int, collective: str, cohort: Cohort
-) -> Fraction:
-    """Return the seconds one session of `cohort` takes: its steps, the context growing by one.
-
-    Raises as `step_time_s` does.
-    """
-    model, accelerator = instance.model, pool.server.accelerator
-    _, reductions_s = step_time_s(instance, pool, tp, num_servers, collective, 0)
-    peak, bandwidth = (
-        accelerator.peak(model.formats.weights),
-        (accelerator.memory_bandwidth_bytes_per_s),
-    )
-    assert peak is not None  # step_time_s refused otherwise
-    flops, reads = card_flops(model, tp), card_read_bytes(model, tp)
-    tokens = range(cohort.context_tokens, cohort.context_tokens + cohort.new_tokens)
-    local_s = _sum_of_longest(
-        LinearWork(flops.base / peak, flops.per_token / peak),
-        LinearWork(reads.base / bandwidth, reads.per_token / bandwidth),
-        tokens,
-    )
-    return local_s + cohort.new_tokens * reductions_s
 
 
 def instance_stalls(instance: Instance, serving: ServingInstance) -> tuple[Stall, ...]:
@@ -99,64 +30,72 @@ def instance_stalls(instance: Instance, serving: ServingInstance) -> tuple[Stall
     )
 
 
-#: Service times already summed, by (pool, tp, servers, collective, cohort).
-ServiceTimes = dict[tuple[str, int, int, str, str], Fraction]
+def is_priced(prices: FootprintPrices, serving: ServingInstance) -> bool:
+    """Whether bytes and times of a serving instance are defined at all."""
+    return (
+        bool(serving.cards)
+        and prices.is_meaningful(serving.footprint)
+        and all(0 <= lane < serving.num_lanes for lane in serving.lanes)
+    )
 
 
 def session_runs(
     instance: Instance,
     serving: ServingInstance,
     cohorts: Sequence[Cohort],
-    known: ServiceTimes | None = None,
+    prices: FootprintPrices | None = None,
 ) -> list[SessionRun] | None:
-    """Run sessions of the given cohorts on a serving instance, in order; None if it has no price.
+    """Run sessions of the given cohorts on a serving instance, lane by lane, in their order.
 
-    `known` remembers service times from call to call on the same problem instance.
+    Returns None if the instance has no price. `prices` may be shared by calls on the same problem
+    instance.
     """
-    known = {} if known is None else known
-    pool = find_pool(instance.fleet, serving.pool)
-    tp, servers = serving.parallel.tp, len(serving.servers)
-    if pool is None or tp < 1 or servers < 1 or check_heads(instance.model, tp) is not None:
+    prices = prices or FootprintPrices(instance)
+    if not is_priced(prices, serving):
         return None
-    queue: list[tuple[Fraction, Fraction]] = []
-    for cohort in cohorts:
-        key = (pool.name, tp, servers, serving.collective, cohort.name)
-        try:
-            if key not in known:
-                known[key] = service_time_s(instance, pool, tp, servers, serving.collective, cohort)
-        except ValueError:
-            return None
-        queue.append((cohort.release_s, known[key]))
-    return run_queue(queue, instance_stalls(instance, serving))
+    lanes: dict[int, list[int]] = {}
+    for position in range(len(cohorts)):
+        lanes.setdefault(serving.lane_of(position), []).append(position)
+    stalls = instance_stalls(instance, serving)
+    runs: dict[int, SessionRun] = {}
+    for positions in lanes.values():
+        jobs = []
+        for position in positions:
+            service = prices.service_s(serving.footprint, cohorts[position])
+            if service is None:
+                return None
+            jobs.append((cohorts[position].release_s, service))
+        runs.update(zip(positions, run_queue(jobs, stalls), strict=True))
+    return [runs[position] for position in range(len(cohorts))]
 
 
-def usable_bytes(instance: Instance, pool: Pool) -> int:
-    """Bytes of a card that may be used: capacity times the usable fraction, rounded down."""
-    return int(pool.server.accelerator.memory_bytes * instance.runtime.usable_memory_fraction)
-
-
-def card_kv_bytes(instance: Instance, tp: int, cohorts: Sequence[Cohort]) -> int:
-    """KV bytes on each card of an instance that holds one session of each cohort listed."""
-    tokens = sum(cohort.held_tokens for cohort in cohorts)
-    return tokens * kv_bytes_per_token_per_card(instance.model, tp)
-
-
-def _card_uses(instance: Instance, plan: Plan, cohort_of: dict[str, Cohort]) -> Iterator[CardUse]:
+def _card_uses(
+    prices: FootprintPrices, plan: Plan, cohort_of: dict[str, Cohort]
+) -> Iterator[CardUse]:
+    """Yield the bytes of every card: its stage's weights and its attention group's sessions."""
     for i, serving in enumerate(plan):
-        pool, tp = find_pool(instance.fleet, serving.pool), serving.parallel.tp
-        if pool is None or tp < 1 or check_heads(instance.model, tp) is not None:
+        if not is_priced(prices, serving):
             continue
-        held = [cohort_of[s.cohort] for s in serving.sessions if s.cohort in cohort_of]
-        weights, kv = card_weight_bytes(instance.model, tp), card_kv_bytes(instance, tp, held)
-        for card in serving.cards:
+        config, footprint = serving.parallel, serving.footprint
+        weights = prices.stage_weights(footprint)
+        held = [[0] * config.dp for _ in weights]
+        for position, session in enumerate(serving.sessions):
+            if session.cohort in cohort_of:
+                group = serving.lane_of(position) // footprint.lanes_per_group
+                sizes = prices.session_bytes(footprint, cohort_of[session.cohort])
+                for stage, size in enumerate(sizes):
+                    held[stage][group] += size
+        buffers, usable = prices.buffer_bytes(footprint), prices.usable_bytes(footprint)
+        for number, card in enumerate(serving.cards[: config.num_cards]):
+            at = coordinates(config, number)
             yield CardUse(
                 serving.pool,
                 card,
                 i,
-                weights,
-                kv,
-                instance.runtime.workspace_bytes,
-                usable_bytes(instance, pool),
+                weights[at.stage],
+                held[at.stage][at.dp],
+                buffers,
+                usable,
             )
 
 
@@ -188,14 +127,25 @@ def check_on_time(instance: Instance, outcomes: Sequence[SessionOutcome]) -> Ite
         )
 
 
+def _without_strangers(serving: ServingInstance, cohort_of: dict[str, Cohort]) -> ServingInstance:
+    """Return the serving instance without sessions of cohorts that do not exist."""
+    kept = [i for i, session in enumerate(serving.sessions) if session.cohort in cohort_of]
+    return replace(
+        serving,
+        sessions=tuple(serving.sessions[i] for i in kept),
+        lanes=tuple(serving.lane_of(i) for i in kept),
+    )
+
+
 def _outcomes(
-    instance: Instance, plan: Plan, cohort_of: dict[str, Cohort]
+    instance: Instance, plan: Plan, cohort_of: dict[str, Cohort], prices: FootprintPrices
 ) -> tuple[SessionOutcome, ...]:
     ran: dict[SessionId, tuple[int | None, SessionRun | None]] = {}
-    known: ServiceTimes = {}
     for i, serving in enumerate(plan):
         sessions = [s for s in serving.sessions if s.cohort in cohort_of]
-        runs = session_runs(instance, serving, [cohort_of[s.cohort] for s in sessions], known)
+        if len(sessions) < len(serving.sessions):
+            serving = _without_strangers(serving, cohort_of)
+        runs = session_runs(instance, serving, [cohort_of[s.cohort] for s in sessions], prices)
         for session, run in zip(sessions, runs or (), strict=False):
             ran.setdefault(session, (i, run))
     outcomes = []
@@ -240,14 +190,27 @@ def _occupied(
     return card_s, joules if known else None
 
 
+def _held_sessions(prices: FootprintPrices, plan: Plan) -> int | None:
+    """Sessions of the only cohort whose caches fit at once; None for several."""
+    cohorts = prices.instance.workload.cohorts
+    if len(cohorts) > 1:
+        return None
+    return sum(
+        prices.held_sessions(serving.footprint, cohorts[0])
+        for serving in plan
+        if is_priced(prices, serving)
+    )
+
+
 def evaluate(instance: Instance, plan: Plan) -> Evaluation:
     """Judge a plan exactly: every byte on every card, every session's time, every rule broken.
 
     Never raises for a bad plan: what is wrong with it is in `violations`.
     """
     cohort_of = {cohort.name: cohort for cohort in instance.workload.cohorts}
-    outcomes = _outcomes(instance, plan, cohort_of)
-    cards = tuple(_card_uses(instance, plan, cohort_of))
+    prices = FootprintPrices(instance)
+    outcomes = _outcomes(instance, plan, cohort_of, prices)
+    cards = tuple(_card_uses(prices, plan, cohort_of))
     violations = [
         *check_structure(instance, plan),
         *check_memory(cards),
@@ -263,6 +226,7 @@ def evaluate(instance: Instance, plan: Plan) -> Evaluation:
         cards=cards,
         violations=tuple(violations),
         num_cards=plan.num_cards,
+        held_sessions=_held_sessions(prices, plan),
         makespan_s=makespan,
         max_latency_s=max((finish - o.release_s for o, finish in finished), default=None),
         mean_completion_s=(

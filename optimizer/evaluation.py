@@ -16,7 +16,11 @@ OBJECTIVE_UNITS: dict[str, str] = {
     "occupied_card_seconds": "card*s",
     "energy": "J",
     "cards": "cards",
+    "held_sessions": "sessions",
 }
+
+#: Objectives of which more is better; everything that compares plans sees them negated.
+MAXIMISED = frozenset({"held_sessions"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Evaluation:
     mean_completion_s: Fraction | None
     occupied_card_s: Fraction | None
     energy_j: Fraction | None
+    held_sessions: int | None = None
 
     @property
     def is_feasible(self) -> bool:
@@ -100,7 +105,10 @@ class Evaluation:
         return self.occupied_card_s / self.num_on_time
 
     def objective(self, name: str) -> Fraction | None:
-        """Return the exact value of an objective by its name in the instance schema."""
+        """Return the exact value of an objective by its name; less is better, so what is to be
+
+        maximised comes back negated.
+        """
         values: dict[str, Fraction | None] = {
             "makespan": self.makespan_s,
             "max_latency": self.max_latency_s,
@@ -109,5 +117,11 @@ class Evaluation:
             "occupied_card_seconds": self.occupied_card_s,
             "energy": self.energy_j,
             "cards": Fraction(self.num_cards),
+            "held_sessions": None if self.held_sessions is None else Fraction(-self.held_sessions),
         }
         return values[name]
+
+    def shown_objective(self, name: str) -> Fraction | None:
+        """Return the exact value of an objective as it is shown: never negated."""
+        value = self.objective(name)
+        return -value if value is not None and name in MAXIMISED else value

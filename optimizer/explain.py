@@ -6,17 +6,17 @@ evaluator. Such plans are also the first incumbents of a solve.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import islice
+from typing import NamedTuple
 
 from instances.quantity import human_bytes, human_seconds
 from optimizer.decode import plan_of
 from optimizer.evaluate import evaluate
-from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
-from optimizer.parallel import ParallelConfig
+from optimizer.evaluation import MAXIMISED, OBJECTIVE_UNITS, Evaluation
 from optimizer.plan import CardId, Plan
 from optimizer.protocols import SelectedInstance, Selection
 from optimizer.tables import Candidate, Kind, Layout, ProblemTables, Rejection
@@ -69,40 +69,72 @@ def _blocks(tables: ProblemTables, candidate: Candidate) -> Iterator[tuple[CardI
             )
 
 
-def _queue_greedily(tables: ProblemTables, kinds: Sequence[Kind]) -> list[list[int]]:
-    """Give each session in dispatch order to the instance with room that ends it first.
+class _Lane(NamedTuple):
+    """One lane of a serving instance, by number, and its attention group."""
 
-    Of equal instances only the one that is free first can be it, so each kind keeps a heap. Where
+    instance: int
+    lane: int
+    group: int
+
+
+def _lanes(kinds: Sequence[Kind], most: int) -> list[_Lane]:
+    """Return lanes of all instances, first the first of each group; no more than are needed."""
+    found = []
+    for i, kind in enumerate(kinds):
+        per_group = kind.candidate.num_lanes
+        order = ((g, n) for n in range(per_group) for g in range(kind.candidate.num_groups))
+        found += [_Lane(i, g * per_group + n, g) for g, n in islice(order, most)]
+    return found
+
+
+def _queue_greedily(tables: ProblemTables, kinds: Sequence[Kind]) -> list[list[list[int]]]:
+    """Give each session in dispatch order to the lane with room that ends it first.
+
+    Of equal lanes only the one that is free first can be it, so each kind keeps a heap. Where
     nobody has room the first of all takes it, and the evaluator says by how much it overflows.
     """
-    queues: list[list[int]] = [[] for _ in kinds]
-    room = [kind.candidate.max_tokens for kind in kinds]
+    lanes = _lanes(kinds, tables.num_sessions)
+    queues: list[list[list[int]]] = [
+        [[] for _ in range(k.candidate.num_groups * k.candidate.num_lanes)] for k in kinds
+    ]
+    held: dict[tuple[int, int], list[int]] = {
+        (lane.instance, lane.group): [0] * len(tables.cohorts) for lane in lanes
+    }
     free: dict[int, list[tuple[Fraction, int]]] = {}
-    for i, kind in enumerate(kinds):
-        free.setdefault(kind.index, []).append((Fraction(0), i))
+    for number, lane in enumerate(lanes):
+        free.setdefault(kinds[lane.instance].index, []).append((Fraction(0), number))
+
+    def has_room(number: int, cohort: int) -> bool:
+        lane = lanes[number]
+        counts = list(held[lane.instance, lane.group])
+        counts[cohort] += 1
+        return kinds[lane.instance].candidate.holds(counts)
+
     for cohort in tables.dispatch_order:
-        tokens = tables.cohorts[cohort].held_tokens
-        firsts = [f for heap in free.values() if (f := _pop_first(heap, room, tokens))]
+        firsts = [f for heap in free.values() if (f := _pop_first(heap, has_room, cohort))]
         firsts = firsts or [heappop(heap) for heap in free.values()]
-        ends = [tables.finish_s(kinds[i], end, cohort) for end, i in firsts]
+        ends = [
+            tables.finish_s(kinds[lanes[number].instance], end, cohort) for end, number in firsts
+        ]
         best = min(range(len(firsts)), key=lambda n: (ends[n], firsts[n][1]))
-        for n, (end, i) in enumerate(firsts):
-            heappush(free[kinds[i].index], (ends[n] if n == best else end, i))
-        chosen = firsts[best][1]
-        queues[chosen].append(cohort)
-        room[chosen] -= tokens
+        for n, (end, number) in enumerate(firsts):
+            kind = kinds[lanes[number].instance].index
+            heappush(free[kind], (ends[n] if n == best else end, number))
+        chosen = lanes[firsts[best][1]]
+        queues[chosen.instance][chosen.lane].append(cohort)
+        held[chosen.instance, chosen.group][cohort] += 1
     return queues
 
 
 def _pop_first(
-    heap: list[tuple[Fraction, int]], room: Sequence[int], tokens: int
+    heap: list[tuple[Fraction, int]], has_room: Callable[[int, int], bool], cohort: int
 ) -> tuple[Fraction, int] | None:
-    """Take the instance that is free first and has room for `tokens` from a heap."""
+    """Take the lane that is free first and has room for a session of `cohort` from a heap."""
     skipped = []
     found = None
     while heap and found is None:
         entry = heappop(heap)
-        if room[entry[1]] >= tokens:
+        if has_room(entry[1], cohort):
             found = entry
         else:
             skipped.append(entry)
@@ -113,11 +145,11 @@ def _pop_first(
 
 def _selected(tables: ProblemTables, kinds: Sequence[Kind]) -> list[SelectedInstance]:
     """Select instances of these kinds with their queues; round robin deals its own."""
-    none: list[list[int]] = [[]] * len(kinds)
+    none: list[list[list[int]]] = [[]] * len(kinds)
     queues = none if tables.is_round_robin else _queue_greedily(tables, kinds)
     return [
-        SelectedInstance(kind.index, None, tuple(queue))
-        for kind, queue in zip(kinds, queues, strict=True)
+        SelectedInstance(kind.index, None, tuple(map(tuple, lanes)))
+        for kind, lanes in zip(kinds, queues, strict=True)
     ]
 
 
@@ -143,7 +175,7 @@ def _deploy_alone(tables: ProblemTables, candidate: Candidate) -> Plan:
     used = [
         (instance, cards)
         for instance, cards in zip(chosen, blocks, strict=True)
-        if instance.queue or tables.is_round_robin
+        if any(instance.queues) or tables.is_round_robin
     ]
     return plan_of(tables, Selection(tuple(i for i, _ in used)), [cards for _, cards in used])
 
@@ -176,12 +208,7 @@ def late_by_s(tables: ProblemTables, evaluation: Evaluation) -> Fraction:
 
 def is_used(plan: Plan, candidate: Candidate) -> bool:
     """Whether a plan has a serving instance of this candidate."""
-    parallel = ParallelConfig(tp=candidate.tp)
-    return any(
-        (s.pool, s.parallel, s.collective, len(s.servers))
-        == (candidate.pool, parallel, candidate.collective, candidate.num_servers)
-        for s in plan
-    )
+    return any(serving.footprint == candidate.footprint for serving in plan)
 
 
 def reject_loser(
@@ -189,14 +216,14 @@ def reject_loser(
 ) -> Rejection:
     """Say why a candidate deployed alone is not the plan: memory, lateness, or the objective."""
     candidate, evaluation = report.candidate, report.evaluation
-    place = (candidate.pool, candidate.tp, candidate.num_servers, candidate.collective)
+    place = candidate.footprint
     if report.short_bytes:
         short, fullest = report.short_bytes, max(evaluation.cards, key=lambda c: c.total_bytes)
         text = (
             f"a card needs {human_bytes(fullest.total_bytes)} of its "
             f"{human_bytes(fullest.capacity_bytes)}: {human_bytes(short)} ({short} B) short"
         )
-        return Rejection(*place, "memory", short, "B", text)
+        return Rejection(place, "memory", short, "B", text)
     late = late_by_s(tables, evaluation)
     if late:
         need, have = tables.instance.min_on_time_sessions, evaluation.num_on_time
@@ -204,21 +231,16 @@ def reject_loser(
             f"late by {human_seconds(late)}: {have} of {len(evaluation.sessions)} on time, "
             f"{need} must be"
         )
-        return Rejection(*place, "late", late, "s", text)
-    name = tables.instance.objective.minimise[0]
+        return Rejection(place, "late", late, "s", text)
+    name = tables.instance.objective.names[0]
     unit, mine = OBJECTIVE_UNITS[name], evaluation.objective(name)
     chosen = None if best is None else best.objective(name)
     if mine is None or chosen is None:
-        return Rejection(*place, "unproven", 0, unit, "no plan was found to compare with")
-    text = f"{name} {float(mine):.4g} {unit}, "
-    text += f"{float(mine - chosen):.4g} more than the plan" if mine > chosen else "no better"
-    return Rejection(*place, "objective", mine - chosen, unit, text)
-
-
-def candidate_label(tp: int, num_servers: int, collective: str | None) -> str:
-    """Return a candidate's name, such as "TP16 over 2 servers (measured)"."""
-    text = f"TP{tp}" + (f" over {num_servers} servers" if num_servers > 1 else "")
-    return text if collective in (None, "none") else f"{text} ({collective})"
+        return Rejection(place, "unproven", 0, unit, "no plan was found to compare with")
+    text = f"{name} {abs(float(mine)):.4g} {unit}, "
+    more = "less" if name in MAXIMISED else "more"
+    text += f"{float(mine - chosen):.4g} {more} than the plan" if mine > chosen else "no better"
+    return Rejection(place, "objective", mine - chosen, unit, text)
 
 
 def rejections(
@@ -241,7 +263,7 @@ def thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[Thr
     deadlines = {c.deadline_s for c in tables.cohorts if c.deadline_s is not None}
     found: list[Threshold] = []
     for r in rejected:
-        label = candidate_label(r.tp, r.num_servers, r.collective)
+        label = r.footprint.label()
         if r.rule == "late":
             value = next(iter(deadlines)) + r.amount if len(deadlines) == 1 else None
             moved = "every deadline" if value is None else "the deadline"

@@ -46,6 +46,6 @@ class Incumbent:
 
 def objective_values(tables: ProblemTables, evaluation: Evaluation) -> tuple[Fraction, ...] | None:
     """Return the exact value of every objective, or None where one is undefined."""
-    values = [evaluation.objective(name) for name in tables.instance.objective.minimise]
+    values = [evaluation.objective(name) for name in tables.instance.objective.names]
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else None

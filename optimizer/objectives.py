@@ -30,5 +30,6 @@ def objective_terms(instance: Instance) -> tuple[Term, ...]:
         "occupied_card_seconds": Term("occupied_card_seconds", *occupied),
         "energy": Term("energy", *energy),
         "cards": Term("cards", Measure.CARDS, one),
+        "held_sessions": Term("held_sessions", Measure.HELD, one),
     }
-    return tuple(terms[name] for name in instance.objective.minimise)
+    return tuple(terms[name] for name in instance.objective.names)

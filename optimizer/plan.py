@@ -28,24 +28,90 @@ class SessionId:
         return f"{self.cohort}/{self.number}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Footprint:
+    """How a serving instance is built, apart from which cards it takes.
+
+    `stages` counts the layers of each pipeline stage, in order; () for one stage. `batch` sessions
+    share a step in each attention group, and `micro_batches` such batches are in flight at once, so
+    a group has batch · micro_batches lanes, each of which serves one session after another.
+    """
+
+    pool: str
+    parallel: ParallelConfig
+    num_servers: int
+    collective: str
+    stages: tuple[int, ...] = ()
+    batch: int = 1
+    micro_batches: int = 1
+
+    @property
+    def lanes_per_group(self) -> int:
+        """Sessions that one attention group serves at a time."""
+        return self.batch * self.micro_batches
+
+    def label(self) -> str:
+        """Return a name, such as "TP16 over 2 servers (measured)" or "PP2·TP8, batch 4 (ring)"."""
+        text = self.parallel.label()
+        if self.batch > 1:
+            text += f", batch {self.batch}"
+        if self.micro_batches > 1:
+            text += f", {self.micro_batches} micro-batches"
+        if self.num_servers > 1:
+            text += f" over {self.num_servers} servers"
+        return text if self.collective in ("", "none") else f"{text} ({self.collective})"
+
+
 @dataclass(frozen=True, slots=True)
 class ServingInstance:
-    """Cards that hold one copy of the model together, and the sessions they serve, in order."""
+    """Cards that hold one copy of the model together, and the sessions they serve, in order.
+
+    Cards are listed along the degrees, TP's next to each other, then CP's, copies', DP's and the
+    stages'. `lanes` gives the lane of each session; () deals them to the lanes in turn.
+    """
 
     pool: str
     parallel: ParallelConfig
     collective: str
     cards: tuple[CardId, ...]
     sessions: tuple[SessionId, ...] = ()
+    stages: tuple[int, ...] = ()
+    batch: int = 1
+    micro_batches: int = 1
+    lanes: tuple[int, ...] = ()
 
     @property
     def servers(self) -> tuple[int, ...]:
         """Servers the instance has cards on, ascending."""
         return tuple(sorted({card.server for card in self.cards}))
 
-    def kind(self) -> tuple[str, ParallelConfig, str, int, int]:
+    @property
+    def footprint(self) -> Footprint:
+        """How the instance is built."""
+        return Footprint(
+            self.pool,
+            self.parallel,
+            len(self.servers),
+            self.collective,
+            self.stages,
+            self.batch,
+            self.micro_batches,
+        )
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes of all attention groups."""
+        return self.parallel.dp * self.footprint.lanes_per_group
+
+    def lane_of(self, position: int) -> int:
+        """Return the lane of the session at a position of `sessions`."""
+        if position < len(self.lanes):
+            return self.lanes[position]
+        return position % max(self.num_lanes, 1)
+
+    def kind(self) -> tuple[Footprint, int]:
         """Return what makes two serving instances equal in a report."""
-        return self.pool, self.parallel, self.collective, len(self.cards), len(self.servers)
+        return self.footprint, len(self.cards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +150,7 @@ class Plan:
     def sorted(self, pool_order: tuple[str, ...]) -> Plan:
         """Return the plan in canonical order: by pool, kind, then cards. Not for round robin."""
         tidy = [replace(item, cards=tuple(sorted(item.cards))) for item in self.instances]
-        tidy.sort(key=lambda i: (pool_order.index(i.pool), i.kind()[1:], i.cards))
+        tidy.sort(key=lambda i: (pool_order.index(i.pool), i.kind(), i.cards))
         return Plan(tuple(tidy))
 
     def sentence(self, fleet_cards: int) -> str:
@@ -96,11 +162,7 @@ class Plan:
         several_pools = len({instance.pool for instance in self.instances}) > 1
         counts: dict[str, int] = {}
         for instance in self.instances:
-            label = instance.parallel.label()
-            if len(instance.servers) > 1:
-                label += f" over {len(instance.servers)} servers"
-            if instance.collective != "none":
-                label += f" ({instance.collective})"
+            label = instance.footprint.label()
             if several_pools:
                 label += f" in {instance.pool}"
             counts[label] = counts.get(label, 0) + 1

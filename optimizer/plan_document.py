@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -14,14 +15,16 @@ from optimizer.errors import InputError
 from optimizer.evaluation import Evaluation
 from optimizer.operators import kv_bytes_per_token
 from optimizer.parallel import ParallelConfig
-from optimizer.plan import CardId, InstanceGroup, Plan, ServingInstance, SessionId
+from optimizer.plan import CardId, Footprint, InstanceGroup, Plan, ServingInstance, SessionId
 from optimizer.result import (
+    CandidateDocument,
     CardDocument,
     EvaluationDocument,
     GroupDocument,
     ParallelDocument,
     PlacementDocument,
     PlanDocument,
+    RejectionDocument,
     SessionDocument,
     ViolationDocument,
 )
@@ -36,7 +39,42 @@ def parallel_document(parallel: ParallelConfig) -> ParallelDocument:
         cp=parallel.cp,
         ep=parallel.ep,
         sp=parallel.sp,
+        dcp=parallel.dcp,
+        attention_copies=parallel.copies,
+        redundant_experts=parallel.redundant,
     )
+
+
+def footprint_document(footprint: Footprint) -> dict[str, Any]:
+    """Return the fields that say how a serving instance is built."""
+    return {
+        "pool": footprint.pool,
+        "parallel": parallel_document(footprint.parallel),
+        "stages": list(footprint.stages),
+        "batch": footprint.batch,
+        "micro_batches": footprint.micro_batches,
+        "num_servers": footprint.num_servers,
+        "collective": footprint.collective or None,
+    }
+
+
+def document_label(document: CandidateDocument | RejectionDocument) -> str:
+    """Return a candidate's name from its document: "TP8 (ring)", "PP2·TP8, batch 4 (ring)"."""
+    return Footprint(
+        document.pool,
+        _parallel_config(document.parallel),
+        document.num_servers,
+        document.collective or "",
+        tuple(document.stages),
+        document.batch,
+        document.micro_batches,
+    ).label()
+
+
+def _parallel_config(document: ParallelDocument) -> ParallelConfig:
+    fields = document.model_dump()
+    copies, redundant = fields.pop("attention_copies"), fields.pop("redundant_experts")
+    return ParallelConfig(**fields, copies=copies, redundant=redundant)
 
 
 def _placement(serving: ServingInstance) -> list[PlacementDocument]:
@@ -48,14 +86,19 @@ def _placement(serving: ServingInstance) -> list[PlacementDocument]:
 
 def _group(group: InstanceGroup) -> GroupDocument:
     first = group.first
+    first_has_lanes = any(serving.lanes for serving in group.instances)
     return GroupDocument(
         count=len(group.instances),
         pool=first.pool,
         parallel=parallel_document(first.parallel),
+        stages=list(first.stages),
+        batch=first.batch,
+        micro_batches=first.micro_batches,
         collective=first.collective,
         cards_per_instance=len(first.cards),
         placement=[_placement(serving) for serving in group.instances],
         sessions=[[str(session) for session in s.sessions] for s in group.instances],
+        lanes=[list(s.lanes) for s in group.instances] if first_has_lanes else [],
     )
 
 
@@ -87,6 +130,9 @@ def _read_group(group: GroupDocument, source: str, where: str) -> list[ServingIn
         if len(found) != group.count:
             rule = f"has {len(found)} entries for count {group.count}; give one per instance"
             raise InputError(source, f"{where}.{field}", rule)
+    if group.lanes and len(group.lanes) != group.count:
+        rule = f"has {len(group.lanes)} entries for count {group.count}; give one per instance"
+        raise InputError(source, f"{where}.lanes", rule)
     serving = []
     for i in range(group.count):
         cards = tuple(
@@ -96,8 +142,19 @@ def _read_group(group: GroupDocument, source: str, where: str) -> list[ServingIn
             _session_id(text, source, f"{where}.sessions[{i}][{j}]")
             for j, text in enumerate(group.sessions[i])
         )
-        parallel = ParallelConfig(**group.parallel.model_dump())
-        serving.append(ServingInstance(group.pool, parallel, group.collective, cards, sessions))
+        serving.append(
+            ServingInstance(
+                pool=group.pool,
+                parallel=_parallel_config(group.parallel),
+                collective=group.collective,
+                cards=cards,
+                sessions=sessions,
+                stages=tuple(group.stages),
+                batch=group.batch,
+                micro_batches=group.micro_batches,
+                lanes=tuple(group.lanes[i]) if group.lanes else (),
+            )
+        )
     return serving
 
 
@@ -156,7 +213,8 @@ def evaluation_document(instance: Instance, evaluation: Evaluation) -> Evaluatio
         cost_per_on_time_session=as_float(evaluation.cost_per_on_time_session),
         num_on_time=evaluation.num_on_time,
         num_cards=evaluation.num_cards,
-        kv_bytes_per_token=kv_bytes_per_token(instance.model),
+        held_sessions=evaluation.held_sessions,
+        kv_bytes_per_token=math.ceil(kv_bytes_per_token(instance.model)),
         cards=[
             CardDocument(
                 pool=use.pool,

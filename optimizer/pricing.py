@@ -6,204 +6,249 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 from instances.fleet import Pool
 from instances.instance import Instance
-from instances.quantity import human_bytes, human_seconds
+from instances.quantity import human_seconds
 from optimizer.checks import uniform_cards
-from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable, all_reduce_s
+from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable
+from optimizer.configurations import configurations, spans
 from optimizer.errors import TooLargeError
-from optimizer.operators import (
-    LinearWork,
-    card_flops,
-    card_read_bytes,
-    kv_bytes_per_token_per_card,
-    message_bytes,
-    reductions_per_step,
+from optimizer.footprints import check_degrees, check_lanes, check_stages
+from optimizer.legality import Rule
+from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
+from optimizer.peak import buffer_bytes, usable_bytes
+from optimizer.plan import CardId, Footprint
+from optimizer.screening import misfit, screen, without_dominated
+from optimizer.stages.building import pipeline_cut
+from optimizer.steps import decode_step, decode_works, prompt_s, reduces
+from optimizer.sums import sum_ticks
+from optimizer.tables import (
+    Candidate,
+    FaultedCard,
+    Kind,
+    Layout,
+    MemoryRow,
+    ProblemTables,
+    Rejection,
 )
-from optimizer.ownership import card_weight_bytes
-from optimizer.parallel import check_heads, legal_tp
-from optimizer.plan import CardId
-from optimizer.tables import Candidate, FaultedCard, Kind, Layout, ProblemTables, Rejection
+from optimizer.work import StageWork
+
+#: Share of the time after which no more candidates are listed, so that some can be priced.
+LISTING_SHARE = 0.5
 
 #: More kinds than this and the tables decline the problem.
 MAX_KINDS = 20_000
 
 
-def sum_longest_s(first: LinearWork, second: LinearWork, start: int, count: int) -> Fraction:
-    """Sum max(first, second) over `count` contexts from `start` on, by arithmetic series."""
-    if first.per_token < second.per_token:
-        first, second = second, first
-    slope = first.per_token - second.per_token
-    split = 0  # steps before the faster-growing line is on top
-    if slope:
-        root = (second.base - first.base) / slope
-        split = min(max(-((-root.numerator) // root.denominator) - start, 0), count)
-    elif second.base > first.base:
-        split = count
-
-    def series(work: LinearWork, begin: int, terms: int) -> Fraction:
-        return terms * work.base + work.per_token * (terms * begin + terms * (terms - 1) // 2)
-
-    return series(second, start, split) + series(first, start + split, count - split)
+def _no_slower(mine: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
+    return all(a <= b for a, b in zip(mine, other, strict=True))
 
 
 class _Builder:
     """Prices the candidates of one instance and collects the rejections."""
 
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
+    def __init__(self, instance: Instance, is_over: Callable[[float], bool]) -> None:
+        self.instance, self.is_over, self.is_complete = instance, is_over, True
         self.candidates: list[Candidate] = []
         self.rejections: list[Rejection] = []
+        self.known_works: dict[tuple[object, ...], tuple[StageWork, ...]] = {}
+        self.misfits: dict[Footprint, Rejection | None] = {}
 
     def reject(
-        self,
-        pool: Pool,
-        tp: int,
-        servers: int,
-        collective: str | None,
-        rule: str,
-        amount: Fraction | int,
-        unit: str,
-        message: str,
+        self, footprint: Footprint, rule: str, amount: Fraction | int, unit: str, message: str
     ) -> None:
-        self.rejections.append(
-            Rejection(pool.name, tp, servers, collective, rule, amount, unit, message)
-        )
-
-    def degrees(self, pool: Pool) -> tuple[int, ...]:
-        """Degrees to consider: those asked for, or all legal ones and what one server might try."""
-        if self.instance.search.tp is not None:
-            return tuple(sorted(self.instance.search.tp))
-        legal = legal_tp(self.instance.model, pool.num_cards)
-        tried = range(1, min(pool.server.num_cards, 64) + 1)
-        return tuple(sorted({*legal, *tried}))
-
-    def spans(self, pool: Pool, tp: int) -> Iterator[int]:
-        """Yield the numbers of servers an instance of `tp` cards may span, with equal shares."""
-        for servers in range(1, min(pool.num_servers, tp) + 1):
-            if tp % servers or tp // servers > pool.server.num_cards:
-                continue
-            if servers == 1 or pool.fabric_between is not None:
-                yield servers
+        self.rejections.append(Rejection(footprint, rule, amount, unit, message))
 
     def price_pool(self, pool_index: int, pool: Pool) -> None:
-        for tp in self.degrees(pool):
-            broken = check_heads(self.instance.model, tp)
+        """Price every footprint of a pool that breaks no rule and can be needed."""
+        found: list[Footprint] = []
+        for config in configurations(self.instance, pool):
+            if self.is_late(LISTING_SHARE):
+                break
+            footprint = Footprint(pool.name, config, 1, "")
+            servers = tuple(spans(pool, config.num_cards))
+            broken = self.first_broken(footprint)
             if broken is not None:
-                self.reject(pool, tp, 1, None, broken.rule, broken.amount, "heads", broken.message)
-                continue
-            spans = tuple(self.spans(pool, tp))
-            if not spans:
-                self.reject_span(pool, tp)
-            elif self.fits(pool, tp):
-                for servers in spans:
-                    self.price(pool_index, pool, tp, servers)
+                self.reject(footprint, broken.rule, broken.amount, broken.unit, broken.message)
+            elif not servers:
+                self.reject_span(pool, footprint)
+            elif self.has_cut(footprint):
+                found += self.batches(footprint, servers)
+        worthwhile, beaten = screen(self.instance, pool, found)
+        self.rejections += beaten
+        for footprint in worthwhile:
+            if self.is_late(1.0):
+                break
+            if self.fits(pool, footprint):
+                self.price(pool_index, pool, footprint)
 
-    def reject_span(self, pool: Pool, tp: int) -> None:
-        if tp > pool.num_cards:
-            short = tp - pool.num_cards
-            text = f"TP{tp} needs {tp} cards; pool {pool.name!r} has {pool.num_cards}"
-            self.reject(pool, tp, 1, None, "num_cards", short, "cards", text)
-        elif pool.fabric_between is None and tp > pool.server.num_cards:
-            short = tp - pool.server.num_cards
+    def is_late(self, share: float) -> bool:
+        """Whether a share of the time is used up; what is not priced by then is missing."""
+        is_over = self.is_over(share)
+        self.is_complete = self.is_complete and not is_over
+        return is_over
+
+    def first_broken(self, footprint: Footprint) -> Rule | None:
+        """Return the first rule that the degrees break, whatever the cut and the batch."""
+        broken = check_degrees(self.instance, footprint)
+        return broken[0] if broken else None
+
+    def has_cut(self, footprint: Footprint) -> bool:
+        """Whether the layers can be cut so that all weights fit; a rejection if not."""
+        if footprint.parallel.pp == 1 or pipeline_cut(self.instance, footprint) is not None:
+            return True
+        text = f"{footprint.label()}: no cut of the layers lets the weights fit"
+        if self.instance.search.kv_sharing == "same_stage":
+            text += " and keeps layers with the cache they read"
+        self.reject(footprint, "memory", 1, "stages", text)
+        return False
+
+    def batches(self, footprint: Footprint, servers: tuple[int, ...]) -> Iterator[Footprint]:
+        """Yield a footprint with every batch and number of servers that no rule forbids."""
+        search, stages = self.instance.search, tuple[int, ...]()
+        if footprint.parallel.pp > 1:
+            stages = pipeline_cut(self.instance, footprint) or ()
+        for batch, micro in product(sorted(search.batch), sorted(search.micro_batches)):
+            built = replace(footprint, stages=stages, batch=batch, micro_batches=micro)
+            broken = [*check_stages(self.instance, built), *check_lanes(self.instance, built)]
+            if broken:
+                first = broken[0]
+                self.reject(built, first.rule, first.amount, first.unit, first.message)
+            else:
+                yield from (replace(built, num_servers=span) for span in servers)
+
+    def reject_span(self, pool: Pool, footprint: Footprint) -> None:
+        label, cards = footprint.parallel.label(), footprint.parallel.num_cards
+        if cards > pool.num_cards:
+            short = cards - pool.num_cards
+            text = f"{label} needs {cards} cards; pool {pool.name!r} has {pool.num_cards}"
+            self.reject(footprint, "num_cards", short, "cards", text)
+        elif pool.fabric_between is None and cards > pool.server.num_cards:
+            short = cards - pool.server.num_cards
             text = (
-                f"TP{tp} exceeds a server's {pool.server.num_cards} cards and pool {pool.name!r} "
+                f"{label} exceeds a server's {pool.server.num_cards} cards and pool {pool.name!r} "
                 f"has no fabric_between"
             )
-            self.reject(pool, tp, 1, None, "span", short, "cards", text)
+            self.reject(footprint, "span", short, "cards", text)
         else:
-            text = f"no equal number of cards on several servers of {pool.name!r} makes {tp}"
-            self.reject(pool, tp, 1, None, "uneven_span", 1, "cards", text)
+            text = f"no equal number of cards on several servers of {pool.name!r} makes {cards}"
+            self.reject(footprint, "uneven_span", 1, "cards", text)
 
-    def fits(self, pool: Pool, tp: int) -> bool:
+    def memory_rows(self, pool: Pool, footprint: Footprint) -> tuple[MemoryRow, ...]:
+        """Return what sessions take on a card of each stage; equal rows once."""
+        model, config, search = self.instance.model, footprint.parallel, self.instance.search
+        room = usable_bytes(self.instance, pool) - buffer_bytes(self.instance, footprint)
+        rows: dict[MemoryRow, None] = {}
+        for place in stage_places(model, footprint.stages):
+            loaded = self.instance.runtime.loaded_parts
+            weights = stage_weight_bytes(model, config, place, self.instance.engine, loaded)
+            each = tuple(
+                session_bytes(model, config, place, c.held_tokens, search.kv_sharing)
+                for c in self.instance.workload.cohorts
+            )
+            rows[MemoryRow(each, room - weights)] = None
+        return tuple(rows)
+
+    def fits(self, pool: Pool, footprint: Footprint) -> bool:
         """Whether a card holds its weights and the smallest session; a rejection if not.
 
         In a uniform search an instance may stand idle, so there the weights alone are enough.
         """
-        smallest = min(c.held_tokens for c in self.instance.workload.cohorts)
-        if self.instance.search.deployment == "uniform" and self.free_bytes(pool, tp) >= 0:
-            return True
-        short = smallest * kv_bytes_per_token_per_card(self.instance.model, tp) - self.free_bytes(
-            pool, tp
-        )
-        if short <= 0:
-            return True
-        need = self.usable_bytes(pool) + short
-        text = (
-            f"a card needs {human_bytes(need)} of its {human_bytes(self.usable_bytes(pool))} for "
-            f"one session: {human_bytes(short)} ({short} B) short"
-        )
-        self.reject(pool, tp, 1, None, "memory", short, "B", text)
-        return False
+        built = replace(footprint, num_servers=1)
+        if built not in self.misfits:
+            rows, usable = self.memory_rows(pool, built), usable_bytes(self.instance, pool)
+            found = self.misfits[built] = misfit(self.instance, built, rows, usable)
+            if found is not None:
+                self.rejections.append(found)
+        return self.misfits[built] is None
 
-    def usable_bytes(self, pool: Pool) -> int:
-        fraction = self.instance.runtime.usable_memory_fraction
-        return int(pool.server.accelerator.memory_bytes * fraction)
-
-    def free_bytes(self, pool: Pool, tp: int) -> int:
-        """Bytes left for KV on a card."""
-        taken = card_weight_bytes(self.instance.model, tp) + self.instance.runtime.workspace_bytes
-        return self.usable_bytes(pool) - taken
-
-    def price(self, pool_index: int, pool: Pool, tp: int, servers: int) -> None:
+    def price(self, pool_index: int, pool: Pool, footprint: Footprint) -> None:
         """Add the candidates of one footprint: a collective each, or in a mixed search the best.
 
         Collectives differ in time alone and every objective prefers earlier, so the slower ones
         are dominated; a uniform search keeps them because all pools must use the same.
         """
-        priced: list[tuple[Fraction, str]] = []
-        for name in (NO_COLLECTIVE,) if tp == 1 else self.instance.search.collectives:
-            fabric = pool.server.fabric if servers == 1 else pool.fabric_between
-            assert fabric is not None
+        names: tuple[str, ...] = (NO_COLLECTIVE,)
+        works = self.works(footprint)
+        if reduces(works):
+            names = self.instance.search.collectives
+        priced: list[tuple[Footprint, tuple[Fraction, ...]]] = []
+        for name in names:
+            built = replace(footprint, collective=name)
             try:
-                one = all_reduce_s(name, fabric, tp, servers, message_bytes(self.instance.model))
+                priced.append((built, self.services(pool, built, works)))
             except CollectiveUnavailable as error:
-                self.reject(pool, tp, servers, name, error.rule, tp, "ranks", str(error))
+                self.reject(built, error.rule, built.parallel.num_cards, "ranks", str(error))
+        if self.instance.search.deployment == "mixed":
+            priced = self.without_slower(priced)
+        for built, services in priced:
+            self.candidates.append(self.candidate(pool_index, pool, built, services))
+
+    def without_slower(
+        self, priced: list[tuple[Footprint, tuple[Fraction, ...]]]
+    ) -> list[tuple[Footprint, tuple[Fraction, ...]]]:
+        """Leave out collectives that another one equals or beats for every cohort."""
+        kept: list[tuple[Footprint, tuple[Fraction, ...]]] = []
+        for built, services in sorted(priced, key=lambda item: item[1]):
+            faster = (other for other in kept if _no_slower(other[1], services))
+            best = next(faster, None)
+            if best is None:
+                kept.append((built, services))
                 continue
-            priced.append((reductions_per_step(self.instance.model) * one, name))
-        if self.instance.search.deployment == "mixed" and priced:
-            best = min(priced)
-            for seconds, name in priced:
-                if name != best[1]:
-                    slower = human_seconds(seconds - best[0])
-                    text = f"{name} takes {slower} a step longer than {best[1]}"
-                    self.reject(
-                        pool, tp, servers, name, "slower_collective", seconds - best[0], "s", text
-                    )
-            priced = [best]
-        for seconds, name in priced:
-            self.candidates.append(self.candidate(pool_index, pool, tp, servers, name, seconds))
+            slower = max(a - b for a, b in zip(services, best[1], strict=True))
+            text = f"{built.collective} takes {human_seconds(slower)} a session longer than "
+            text += best[0].collective
+            self.reject(built, "slower_collective", slower, "s", text)
+        return kept
+
+    def works(self, footprint: Footprint) -> tuple[StageWork, ...]:
+        """Return the work of a step, which servers and collectives do not change."""
+        key = (footprint.parallel, footprint.stages, footprint.batch)
+        if key not in self.known_works:
+            self.known_works[key] = decode_works(self.instance, footprint)
+        return self.known_works[key]
+
+    def services(
+        self, pool: Pool, footprint: Footprint, works: tuple[StageWork, ...]
+    ) -> tuple[Fraction, ...]:
+        """Return the time of every cohort's session, in closed form."""
+        step = decode_step(self.instance, pool, footprint, works)
+        parts = [part for parts in self.instance.model.layer_state for part in parts]
+        services = []
+        for cohort in self.instance.workload.cohorts:
+            first = cohort.context_tokens + cohort.prompt_tokens + 1
+            ticks = sum_ticks(step, parts, first, cohort.new_tokens)
+            prompt = prompt_s(self.instance, pool, footprint, cohort)
+            services.append(prompt + step.fill_s(cohort.held_tokens) + Fraction(ticks, step.unit))
+        return tuple(services)
 
     def candidate(
-        self, pool_index: int, pool: Pool, tp: int, servers: int, name: str, reductions_s: Fraction
+        self, pool_index: int, pool: Pool, footprint: Footprint, services: tuple[Fraction, ...]
     ) -> Candidate:
-        model, accelerator = self.instance.model, pool.server.accelerator
-        peak = accelerator.peak(model.formats.weights)
-        assert peak is not None  # the instance schema demands it
-        flops, reads = card_flops(model, tp), card_read_bytes(model, tp)
-        bandwidth = accelerator.memory_bandwidth_bytes_per_s
-        compute_s = LinearWork(flops.base / peak, flops.per_token / peak)
-        read_s = LinearWork(reads.base / bandwidth, reads.per_token / bandwidth)
-        services = tuple(
-            sum_longest_s(compute_s, read_s, c.context_tokens, c.new_tokens)
-            + c.new_tokens * reductions_s
-            for c in self.instance.workload.cohorts
-        )
+        cards, rows = footprint.parallel.num_cards, self.memory_rows(pool, footprint)
         return Candidate(
             index=len(self.candidates),
             pool_index=pool_index,
-            pool=pool.name,
-            tp=tp,
-            num_servers=servers,
-            collective=name,
-            max_tokens=self.free_bytes(pool, tp) // kv_bytes_per_token_per_card(model, tp),
+            footprint=footprint,
+            memory=rows,
             service_s=services,
-            power_w=Fraction((pool.server.power_w or 0) * tp, pool.server.num_cards),
+            power_w=Fraction((pool.server.power_w or 0) * cards, pool.server.num_cards),
+            held_sessions=self.held_sessions(footprint, rows),
         )
+
+    def held_sessions(self, footprint: Footprint, rows: Sequence[MemoryRow]) -> int:
+        """Sessions of the only cohort that fit at once; 0 where the workload has several."""
+        if len(self.instance.workload.cohorts) > 1:
+            return 0
+        fits = [
+            max(row.free_bytes, 0) // row.session_bytes[0] for row in rows if row.session_bytes[0]
+        ]
+        return footprint.parallel.dp * min(fits, default=0)
 
     def faulted_cards(self) -> tuple[FaultedCard, ...]:
         index = {pool.name: i for i, pool in enumerate(self.instance.fleet.pools)}
@@ -256,23 +301,25 @@ def _uniform(
     pools = builder.instance.fleet.pools
     kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
     layouts: list[Layout] = []
-    found: dict[tuple[int, int, str], dict[int, Candidate]] = {}
+    found: dict[Footprint, dict[int, Candidate]] = {}
     for c in builder.candidates:
-        found.setdefault((c.tp, c.num_servers, c.collective), {})[c.pool_index] = c
-    for (tp, servers, name), by_pool in found.items():
+        found.setdefault(replace(c.footprint, pool=""), {})[c.pool_index] = c
+    for shape, by_pool in found.items():
+        cards_each, servers = shape.parallel.num_cards, shape.num_servers
         placed: list[tuple[int, tuple[CardId, ...]]] = []
         for i, pool in enumerate(pools):
-            blocks = tuple(uniform_cards(pool, tp, servers))
+            blocks = tuple(uniform_cards(pool, cards_each, servers))
             if i not in by_pool or not blocks:
                 if i in by_pool:
-                    block = tp // servers
+                    block = cards_each // servers
                     left = pool.server.num_cards % block * pool.num_servers or (
                         pool.num_servers % servers * pool.server.num_cards
                     )
+                    label = shape.parallel.label()
                     text = (
-                        f"TP{tp} over {servers} server(s) leaves {left} of {pool.num_cards} cards"
+                        f"{label} over {servers} server(s) leaves {left} of {pool.num_cards} cards"
                     )
-                    builder.reject(pool, tp, servers, name, "uniform", left, "cards", text)
+                    builder.reject(replace(shape, pool=pool.name), "uniform", left, "cards", text)
                 placed = []
                 break
             for cards in blocks:
@@ -290,14 +337,21 @@ def _uniform(
     return tuple(kinds.values()), tuple(layouts)
 
 
-def build_tables(instance: Instance) -> ProblemTables:
-    """Price every candidate of a problem instance.
+def build_tables(
+    instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+) -> ProblemTables:
+    """Price every candidate of a problem instance, or as many as there is time for.
+
+    `is_over(share)` tells whether that share of the time is used up.
 
     Raises TooLargeError when failing cards multiply the kinds beyond `MAX_KINDS`.
     """
-    builder = _Builder(instance)
+    builder = _Builder(instance, is_over)
     for i, pool in enumerate(instance.fleet.pools):
         builder.price_pool(i, pool)
+    kept, beaten = without_dominated(instance, builder.candidates)
+    builder.candidates = [replace(c, index=i) for i, c in enumerate(kept)]
+    builder.rejections += beaten
     faults = builder.faulted_cards()
     layouts: tuple[Layout, ...] | None = None
     if instance.search.deployment == "uniform":
@@ -314,4 +368,5 @@ def build_tables(instance: Instance) -> ProblemTables:
         kinds=kinds,
         layouts=layouts,
         dispatch_order=tuple(c for c in order for _ in range(cohorts[c].num_sessions)),
+        is_complete=builder.is_complete,
     )

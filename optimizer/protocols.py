@@ -37,6 +37,7 @@ class Measure(StrEnum):
     CARD_SECONDS = "card_seconds"  # sum over instances of cards · own last end
     ENERGY = "energy"  # J, sum over instances of power · own last end
     CARDS = "cards"  # sum over instances
+    HELD = "held"  # minus the sessions that fit, sum over instances
 
     @property
     def is_largest(self) -> bool:
@@ -58,12 +59,14 @@ class Term:
 class SelectedInstance:
     """One serving instance a solver chose.
 
-    `servers` are where it sits (None under a layout); `queue` lists cohort indices in order.
+    `servers` are where it sits (None under a layout); `queues` lists the cohort indices of each
+    lane in order, lanes of the first attention group first. Lanes without sessions may be left out
+    at the end.
     """
 
     kind: int
     servers: tuple[int, ...] | None
-    queue: tuple[int, ...]
+    queues: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

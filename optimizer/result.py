@@ -23,16 +23,20 @@ class ParallelDocument(Document):
     cp: int = 1
     ep: int = 1
     sp: int = 1
+    dcp: int = 1
+    attention_copies: int = 1
+    redundant_experts: int = 0
 
 
 class ObjectiveDocument(Document):
     """One objective: what the solver claimed and what the evaluator computed are two fields.
 
-    `gap` is (verified - bound) / verified, null when a side is missing; `*_exact` are fractions.
+    `gap` is |verified - bound| / |verified|, null when a side is missing; `*_exact` are fractions.
     """
 
     name: str
     unit: str
+    direction: Literal["minimise", "maximise"] = "minimise"
     claimed: float | None
     verified: float | None
     verified_exact: str | None
@@ -49,15 +53,23 @@ class PlacementDocument(Document):
 
 
 class GroupDocument(Document):
-    """`count` consecutive equal serving instances, one `placement` and `sessions` entry each."""
+    """`count` consecutive equal serving instances, one `placement` and `sessions` entry each.
+
+    `stages` counts the layers of each pipeline stage, empty for one. `lanes` gives the lane of each
+    session; empty deals the sessions of an instance to its lanes in turn.
+    """
 
     count: int = Field(ge=1)
     pool: str
     parallel: ParallelDocument
+    stages: list[int] = Field(default_factory=list)
+    batch: int = 1
+    micro_batches: int = 1
     collective: str
     cards_per_instance: int
     placement: list[list[PlacementDocument]]
     sessions: list[list[str]]
+    lanes: list[list[int]] = Field(default_factory=list)
 
 
 class PlanDocument(Document):
@@ -117,6 +129,7 @@ class EvaluationDocument(Document):
     cost_per_on_time_session: float | None
     num_on_time: int
     num_cards: int
+    held_sessions: int | None = None
     kv_bytes_per_token: int
     cards: list[CardDocument]
     violations: list[ViolationDocument]
@@ -130,6 +143,9 @@ class CandidateDocument(Document):
 
     pool: str
     parallel: ParallelDocument
+    stages: list[int] = Field(default_factory=list)
+    batch: int = 1
+    micro_batches: int = 1
     num_servers: int
     collective: str | None
     instances: int | None
@@ -148,6 +164,9 @@ class RejectionDocument(Document):
 
     pool: str
     parallel: ParallelDocument
+    stages: list[int] = Field(default_factory=list)
+    batch: int = 1
+    micro_batches: int = 1
     num_servers: int
     collective: str | None
     rule: str
@@ -162,6 +181,9 @@ class ThresholdDocument(Document):
     input: Literal["deadline_s", "memory_bytes"]
     pool: str
     parallel: ParallelDocument
+    stages: list[int] = Field(default_factory=list)
+    batch: int = 1
+    micro_batches: int = 1
     num_servers: int
     collective: str | None
     change: float

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 
+from instances.instance import Instance
 from optimizer.bounds import lateness_reason, term_bound
-from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
+from optimizer.evaluation import MAXIMISED, OBJECTIVE_UNITS, Evaluation
 from optimizer.explain import is_used, reject_loser, rejections, thresholds
 from optimizer.options import SolveOptions
-from optimizer.parallel import ParallelConfig
 from optimizer.plan import Plan
 from optimizer.plan_document import (
     as_float,
     as_text,
     evaluation_document,
-    parallel_document,
+    footprint_document,
     plan_document,
     plan_sha256,
 )
@@ -94,11 +94,16 @@ def _objective(
         bound = free if bound is None else max(bound, free)
     gap = None
     if value is not None and bound is not None:
-        gap = Fraction(0) if value == bound else (value - bound) / value
+        gap = Fraction(0) if value == bound else abs((value - bound) / value) if value else None
+    claimed = None if claim is None else claim.value
+    is_maximised = term.name in MAXIMISED
+    if is_maximised:  # compared negated everywhere, shown as it is
+        value, bound, claimed = (None if x is None else -x for x in (value, bound, claimed))
     return ObjectiveDocument(
         name=term.name,
         unit=OBJECTIVE_UNITS[term.name],
-        claimed=as_float(None if claim is None else claim.value),
+        direction="maximise" if is_maximised else "minimise",
+        claimed=as_float(claimed),
         verified=as_float(value),
         verified_exact=as_text(value),
         bound=as_float(bound),
@@ -123,8 +128,12 @@ def _reason(record: SolveRecord, termination: Termination, rejected: Sequence[Re
     for rule in ("late", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):
         if rule in nearest:
             return (
-                f"nothing fits; nearest on {rule!r}: TP{nearest[rule].tp}: {nearest[rule].message}"
+                f"nothing fits; nearest on {rule!r}: "
+                f"{nearest[rule].footprint.parallel.label()}: {nearest[rule].message}"
             )
+    if nearest:
+        first = next(iter(nearest.values()))
+        return f"nothing fits: {first.footprint.parallel.label()}: {first.message}"
     return "nothing fits: no candidate is left"
 
 
@@ -141,16 +150,13 @@ def _candidates(
         lost = reject_loser(record.tables, report, best)
         rows.append(
             CandidateDocument(
-                pool=c.pool,
-                parallel=parallel_document(ParallelConfig(tp=c.tp)),
-                num_servers=c.num_servers,
-                collective=c.collective,
+                **footprint_document(c.footprint),
                 instances=len(report.plan.instances),
                 card_bytes=max((use.total_bytes for use in evaluation.cards), default=None),
                 session_s=[float(s) for s in c.service_s],
                 makespan_s=as_float(evaluation.makespan_s),
                 num_on_time=evaluation.num_on_time,
-                value=as_float(evaluation.objective(first)) if feasible else None,
+                value=as_float(evaluation.shown_objective(first)) if feasible else None,
                 verdict="chosen" if used else "possible" if feasible else "rejected",
                 rule=None if used else lost.rule,
                 reason="" if used else lost.message,
@@ -158,10 +164,7 @@ def _candidates(
         )
     rows += [
         CandidateDocument(
-            pool=r.pool,
-            parallel=parallel_document(ParallelConfig(tp=r.tp)),
-            num_servers=r.num_servers,
-            collective=r.collective,
+            **footprint_document(r.footprint),
             instances=None,
             card_bytes=None,
             session_s=None,
@@ -179,10 +182,7 @@ def _candidates(
 
 def _rejection(r: Rejection) -> RejectionDocument:
     return RejectionDocument(
-        pool=r.pool,
-        parallel=parallel_document(ParallelConfig(tp=r.tp)),
-        num_servers=r.num_servers,
-        collective=r.collective,
+        **footprint_document(r.footprint),
         rule=r.rule,
         amount=float(r.amount),
         unit=r.unit,
@@ -194,10 +194,7 @@ def _thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[Th
     return [
         ThresholdDocument(
             input=t.input,
-            pool=t.rejection.pool,
-            parallel=parallel_document(ParallelConfig(tp=t.rejection.tp)),
-            num_servers=t.rejection.num_servers,
-            collective=t.rejection.collective,
+            **footprint_document(t.rejection.footprint),
             change=float(t.change),
             value=as_float(t.value),
             value_exact=as_text(t.value),
@@ -212,15 +209,29 @@ def _certificate(
     record: SolveRecord, options: SolveOptions, plan: PlanDocument | None
 ) -> CertificateDocument:
     opinion = record.opinion or SecondOpinion("none", None, "there is no proof to check")
+    digest = None if plan is None else plan_sha256(plan)
+    instance, solver = record.tables.instance, record.solver
+    return certificate_document(instance, options, digest, solver, record.solver_version, opinion)
+
+
+def certificate_document(
+    instance: Instance,
+    options: SolveOptions,
+    plan_digest: str | None,
+    solver: str | None,
+    solver_version: str | None,
+    opinion: SecondOpinion,
+) -> CertificateDocument:
+    """Return what another program needs to check a result."""
     try:
         own = version("supernode-planner")
     except PackageNotFoundError:
         own = "source"
     return CertificateDocument(
-        instance_sha256=record.tables.instance.sha256(),
-        plan_sha256=None if plan is None else plan_sha256(plan),
-        solver=record.solver,
-        solver_version=record.solver_version,
+        instance_sha256=instance.sha256(),
+        plan_sha256=plan_digest,
+        solver=solver,
+        solver_version=solver_version,
         second_opinion=SecondOpinionDocument(
             method=opinion.method, agrees=opinion.agrees, detail=opinion.detail
         ),

@@ -25,6 +25,8 @@ from optimizer.tables import ProblemTables
 AUTO_SOLVERS = ("highs", "cp-sat")
 #: All solvers, in the order in which a second opinion is sought.
 SECOND_SOLVERS = ("highs", "cp-sat", "cbc")
+#: Candidates are priced for at least so long: without any there is nothing to show.
+LEAST_PRICING_S = 2.0
 #: Problems this small are not worth starting two solvers for: the oracle checks them.
 SMALL_KINDS, SMALL_SESSIONS = 40, 6
 
@@ -58,7 +60,8 @@ def solve(
     options = options or SolveOptions()
     options.check()
     started = time.monotonic()
-    tables = build_tables(instance)
+    patience_s = max(options.time_limit_s, LEAST_PRICING_S)
+    tables = build_tables(instance, lambda share: time.monotonic() > started + share * patience_s)
     reports = candidate_reports(tables)
     incumbent = Incumbent(tables, on_incumbent)
     for report in reports:
@@ -92,6 +95,9 @@ def _decide(
 ) -> SolveRecord:
     """Run solvers until a proof, then seek the second opinion; an interrupt keeps the best plan."""
     record = SolveRecord(tables, request.terms, reports, incumbent)
+    if not tables.is_complete:
+        record.limit, record.reason = "time", "not every candidate was priced in time"
+        return record
     if not tables.kinds or tables.layouts == ():
         record.claim_infeasible()
         record.opinion = by_oracle(tables, None) or by_bound(tables, request.terms, None)

@@ -1,11 +1,13 @@
 """What the formulations see of a problem instance: exact prices of every candidate.
 
-A candidate is one way to build a serving instance (pool, TP degree, servers spanned, collective); a
-kind is a candidate together with the failing cards it owns. `optimizer.pricing` fills the tables.
+A candidate is one way to build a serving instance (pool, parallel degrees, pipeline cut, batch,
+servers spanned, collective); a kind is a candidate together with the failing cards it owns.
+`optimizer.pricing` fills the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,17 +15,14 @@ from functools import cached_property
 from instances.fleet import Pool
 from instances.instance import Instance
 from instances.workload import Cohort
-from optimizer.plan import CardId
+from optimizer.plan import CardId, Footprint
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """A candidate that cannot be used or lost: the rule, and by how much in `unit`."""
 
-    pool: str
-    tp: int
-    num_servers: int
-    collective: str | None
+    footprint: Footprint
     rule: str
     amount: Fraction | int
     unit: str
@@ -31,27 +30,71 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Bytes that one session of each cohort takes on a card, and the bytes there are for them."""
+
+    session_bytes: tuple[int, ...]
+    free_bytes: int
+
+    def holds(self, counts: Sequence[int]) -> bool:
+        """Whether so many sessions of each cohort fit."""
+        taken = sum(n * b for n, b in zip(counts, self.session_bytes, strict=True))
+        return taken <= self.free_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One priced way to build a serving instance.
 
-    `service_s[c]` is the time of one session of cohort c; `max_tokens` bounds the tokens of all
-    sessions an instance holds; `power_w` is its cards' share of their servers' power.
+    An instance has `num_groups` attention groups with memory of their own, each with `num_lanes`
+    lanes; a lane serves one session after another. `service_s[c]` is the time of one session of
+    cohort c on a lane while all lanes are busy; `memory` bounds the sessions that one group is
+    given, one row per card that could be the fullest; `power_w` is its cards' share of their
+    servers' power; `held_sessions` is how many sessions' caches fit at once (0 where the workload
+    has several cohorts).
     """
 
     index: int
     pool_index: int
-    pool: str
-    tp: int
-    num_servers: int
-    collective: str
-    max_tokens: int
+    footprint: Footprint
+    memory: tuple[MemoryRow, ...]
     service_s: tuple[Fraction, ...]
     power_w: Fraction
+    held_sessions: int = 0
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool."""
+        return self.footprint.pool
+
+    @property
+    def num_servers(self) -> int:
+        """Servers an instance spans, with equally many cards in each."""
+        return self.footprint.num_servers
+
+    @property
+    def num_cards(self) -> int:
+        """Cards of an instance."""
+        return self.footprint.parallel.num_cards
 
     @property
     def cards_per_server(self) -> int:
         """Cards the instance takes in each server it spans."""
-        return self.tp // self.num_servers
+        return self.num_cards // self.num_servers
+
+    @property
+    def num_groups(self) -> int:
+        """Attention groups that serve sessions of their own."""
+        return self.footprint.parallel.dp
+
+    @property
+    def num_lanes(self) -> int:
+        """Sessions that one attention group serves at a time."""
+        return self.footprint.lanes_per_group
+
+    def holds(self, counts: Sequence[int]) -> bool:
+        """Whether one attention group holds so many sessions of each cohort."""
+        return all(row.holds(counts) for row in self.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +129,8 @@ class ProblemTables:
     """What the formulations see of a problem instance. Read-only.
 
     `layouts` is None in a mixed search. `dispatch_order` lists cohort indices session by session.
+    Unless it `is_complete`, time ran out before every candidate was priced, and nothing can be
+    proven.
     """
 
     instance: Instance
@@ -95,6 +140,7 @@ class ProblemTables:
     kinds: tuple[Kind, ...]
     layouts: tuple[Layout, ...] | None
     dispatch_order: tuple[int, ...]
+    is_complete: bool = True
 
     @property
     def cohorts(self) -> tuple[Cohort, ...]:
@@ -119,7 +165,7 @@ class ProblemTables:
     @cached_property
     def max_instances(self) -> int:
         """Most serving instances that sessions and cards allow in a mixed search."""
-        smallest = min((c.tp for c in self.candidates), default=1)
+        smallest = min((c.num_cards for c in self.candidates), default=1)
         return min(self.num_sessions, self.instance.fleet.num_cards // smallest)
 
     def max_count(self, kind: Kind) -> int:
@@ -129,9 +175,9 @@ class ProblemTables:
         candidate = kind.candidate
         pool = self.pools[candidate.pool_index]
         if candidate.num_servers == 1:
-            fit = pool.num_servers * (pool.server.num_cards // candidate.tp)
+            fit = pool.num_servers * (pool.server.num_cards // candidate.num_cards)
         else:
-            fit = pool.num_cards // candidate.tp
+            fit = pool.num_cards // candidate.num_cards
         return min(self.num_sessions, fit)
 
     def faults_on(self, kind: Kind, server: int) -> int:

@@ -39,7 +39,7 @@ def verify(instance: Instance, document: Any, source: str = "plan") -> Verificat
     plan = document if isinstance(document, Plan) else read_plan(document, source)
     evaluation = evaluate(instance, plan)
     values: dict[str, Fraction | None] = {
-        name: evaluation.objective(name) for name in instance.objective.minimise
+        name: evaluation.shown_objective(name) for name in instance.objective.names
     }
     mismatches: tuple[str, ...] = ()
     if isinstance(document, Mapping) and "certificate" in document:
@@ -70,7 +70,7 @@ def _mismatches(
 def _wrong_objective(evaluation: Evaluation, objective: ObjectiveDocument) -> list[str]:
     if objective.name not in OBJECTIVE_UNITS:
         return [f"no objective is named {objective.name!r}"]
-    value = evaluation.objective(objective.name)
+    value = evaluation.shown_objective(objective.name)
     wrong = []
     if objective.verified_exact != (None if value is None else str(value)):
         wrong.append(

@@ -17,17 +17,23 @@ from cli.main import run
 from instances.catalog_store import catalog_kinds, catalog_names
 from instances.io import example_names, example_text
 
-#: Sentence of the best plan of each bundled example; None where there is none.
+#: Sentence of the best plan of each bundled deployment; None where there is none. Where plans are
+#: equally good (expert or sequence parallelism make no difference), "…" stands for the rest.
 SENTENCES: dict[str, str | None] = {
+    "deepseek-r1-32xh100": "32 cards = 1 instance × DP8·PP4…",
+    "deepseek-v4-pro-3xh200": "24 cards = 3 instances × TP8, batch 2 (ring)",
     "four-sessions-128k": "8 cards = 4 instances × TP2 (ring)",
     "four-sessions-32k": "8 cards = 4 instances × TP2 (ring)",
     "four-sessions-fault": "8 cards = 4 instances × TP2 (ring)",
     "infeasible-deadline": None,
+    "long-context-cp": "16 cards = 1 instance × TP8·CP2…",
     "mixed-wins": "8 cards = 2 instances × TP2 (ring) + 1 instance × TP4 (ring)",
     "one-session-50ms": "8 cards = 1 instance × TP8 (ring)",
+    "qwen3-235b-8xh100": "8 cards = 1 instance × DP2·TP4…",
     "two-servers-one-session": "8 of 16 cards = 1 instance × TP8 (ring)",
 }
-COMMANDS = ("solve", "verify", "schema", "catalog", "examples")
+SIDE_EXAMPLES = ("qwen3-235b-experts-skewed", "r1-bf16-64xa800-stages")
+COMMANDS = ("solve", "verify", "explain", "model", "schema", "catalog", "examples")
 
 Capture = pytest.CaptureFixture[str]
 Document = dict[str, Any]
@@ -58,8 +64,7 @@ def refused(result: tuple[int, str, str], *words: str) -> None:
     assert out == ""
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1
-    for word in words:
-        assert word in err
+    assert [word for word in words if word not in err] == []
 
 
 def save(path: Path, document: object) -> str:
@@ -67,16 +72,14 @@ def save(path: Path, document: object) -> str:
     return str(path)
 
 
-def example(name: str) -> Document:
-    document: Document = json.loads(example_text(name))
-    return document
+def example(name: str) -> Any:
+    return json.loads(example_text(name))
 
 
-def schema_of(capsys: Capture, kind: str) -> Document:
+def schema_of(capsys: Capture, kind: str) -> Any:
     code, out, err = call(capsys, "schema", kind)
     assert (code, err) == (0, "")
-    schema: Document = json.loads(out)
-    return schema
+    return json.loads(out)
 
 
 def group(tp: int, *served: tuple[list[int], list[str]], pool: str = "hgx") -> Document:
@@ -96,7 +99,7 @@ BATCH = (([4, 5], ["batch/0"]), ([6, 7], ["batch/1"]))
 GOOD_PLAN = {"groups": [group(4, ([0, 1, 2, 3], ["urgent/0"])), group(2, *BATCH)]}
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", SENTENCES)
 def test_solve_prints_the_plan_and_its_proof(name: str, capsys: Capture) -> None:
     code, out, err = call(capsys, "solve", name)
     assert err == ""
@@ -107,11 +110,11 @@ def test_solve_prints_the_plan_and_its_proof(name: str, capsys: Capture) -> None
     else:
         assert code == 0
         assert "optimal, verified" in out
-        assert f"plan       {SENTENCES[name]}\n" in out
+        assert f"plan       {SENTENCES[name]}\n".replace("…\n", "") in out
         assert "second opinion: " in out
 
 
-@pytest.mark.parametrize("name", example_names())
+@pytest.mark.parametrize("name", SENTENCES)
 def test_json_fits_its_schema_and_the_output_file_says_the_same(
     name: str, capsys: Capture, tmp_path: Path
 ) -> None:
@@ -125,7 +128,7 @@ def test_json_fits_its_schema_and_the_output_file_says_the_same(
     again = tmp_path / "again.json"
     assert call(capsys, "solve", name, "-o", str(again))[0] == code
     written = json.loads(again.read_text(encoding="utf-8"))
-    assert {**written, "seconds": 0} == {**document, "seconds": 0}
+    assert written | {"seconds": 0} == document | {"seconds": 0}
     if document["plan"] is None:
         refused(call(capsys, "verify", name, str(target)), "holds no plan")
     else:
@@ -137,8 +140,7 @@ def test_instance_is_a_path_or_standard_input_or_an_example(
 ) -> None:
     text, sentence = example_text("mixed-wins"), SENTENCES["mixed-wins"]
     assert sentence is not None
-    path = tmp_path / "mine.json"
-    path.write_text(text, encoding="utf-8")
+    path = Path(save(tmp_path / "mine.json", json.loads(text)))
     assert sentence in call(capsys, "solve", str(path))[1]
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert sentence in call(capsys, "solve", "-")[1]
@@ -170,8 +172,8 @@ def test_verify_accepts_a_hand_written_plan(capsys: Capture, tmp_path: Path) -> 
     assert "3 of 3 on time" in out
     code, out, err = call(capsys, "verify", "mixed-wins", path, "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out)["holds"] is True
-    assert json.loads(out)["evaluation"]["violations"] == []
+    judged = json.loads(out)
+    assert (judged["holds"], judged["evaluation"]["violations"]) == (True, [])
 
 
 # One card holds 32.77 GB of weights, 3 × 17.18 GB of KV and 2.15 GB of workspace.
@@ -235,9 +237,8 @@ def test_verify_reports_every_false_claim_of_a_result(
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"groups": 1}', '{"group": []}', "{"])
 def test_verify_refuses_what_is_not_a_plan(text: str, capsys: Capture, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(text, encoding="utf-8")
-    refused(call(capsys, "verify", "mixed-wins", str(path)), "plan.json: ")
+    (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+    refused(call(capsys, "verify", "mixed-wins", str(tmp_path / "plan.json")), "plan.json: ")
 
 
 def test_verify_prints_the_kv_bytes_of_a_published_configuration(
@@ -260,13 +261,15 @@ def test_verify_prints_the_kv_bytes_of_a_published_configuration(
 
 
 def test_schemas_are_valid_and_every_example_fits(capsys: Capture) -> None:
-    for kind in ("instance", "result", "plan"):
+    for kind in ("instance", "result", "plan", "side-result"):
         jsonschema.Draft202012Validator.check_schema(schema_of(capsys, kind))
     assert call(capsys, "schema")[1] == call(capsys, "schema", "instance")[1]
     validator = jsonschema.Draft202012Validator(schema_of(capsys, "instance"))
     for name in example_names():
         errors = [f"{e.json_path}: {e.message[:80]}" for e in validator.iter_errors(example(name))]
         assert not errors, name
+    (aimless := example("mixed-wins")).pop("objective")
+    assert not validator.is_valid(aimless)
     refused(call(capsys, "schema", "nothing"), "nothing")
 
 
@@ -289,8 +292,9 @@ def test_catalog_lists_kinds_then_names_then_one_entry_with_sources(capsys: Capt
 def test_examples_are_listed_and_printed(capsys: Capture) -> None:
     code, out, err = call(capsys, "examples")
     assert (code, err) == (0, "")
-    assert [line.split(": ")[0] for line in out.splitlines()] == sorted(SENTENCES)
-    assert all(line.split(": ")[1] for line in out.splitlines())
+    listed = dict(line.split(": ", 1) for line in out.splitlines())
+    assert sorted(listed) == sorted((*SENTENCES, *SIDE_EXAMPLES))
+    assert all(listed.values())
     for name in example_names():
         assert call(capsys, "examples", name) == (0, example_text(name), "")
     refused(call(capsys, "examples", "no-such"), "no-such", "mixed-wins")
@@ -302,12 +306,11 @@ def test_the_best_known_plan_of_an_example_verifies(
 ) -> None:
     code, out, err = call(capsys, "examples", name, "--best")
     assert (code, err) == (0, "")
-    best, path = json.loads(out), tmp_path / "best.json"
-    path.write_text(out, encoding="utf-8")
-    if SENTENCES[name] is None:
-        assert best["plan"] is None
+    path = save(tmp_path / "best.json", json.loads(out))
+    if SENTENCES.get(name, "") is None:
+        assert json.loads(out)["plan"] is None
     else:
-        assert call(capsys, "verify", name, str(path))[0] == 0
+        assert call(capsys, "verify", name, path)[0] == 0
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
@@ -326,8 +329,8 @@ def test_help_does_not_load_solvers() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     loaded = done.stdout.splitlines()[-1]
     assert "'cli.main'" in loaded
-    for package in ("ortools", "pulp", "highspy", "pydantic", "numpy"):
-        assert f"'{package}'" not in loaded
+    heavy = ("ortools", "pulp", "highspy", "pydantic", "numpy")
+    assert not [name for name in heavy if f"'{name}'" in loaded]
 
 
 @pytest.mark.parametrize(

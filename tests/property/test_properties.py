@@ -22,7 +22,7 @@ from instances import InputError, Instance, parse_instance
 from instances.quantity import format_exact, parse_quantity
 from optimizer import SolveOptions, solve, verify
 from optimizer.exhaustive import solve_exhaustively
-from optimizer.generate import tiny_instance
+from optimizer.generate import DEGREES, tiny_instance
 from optimizer.objectives import objective_terms
 from optimizer.pricing import build_tables
 from optimizer.protocols import SolveRequest, Termination
@@ -72,7 +72,8 @@ def test_more_memory_is_never_worse(seed: int, less: int, more: int) -> None:
     """Every plan that fitted still fits and takes the same time, uniform or mixed.
 
     Only pools whose memory was drawn to fit or to miss some queue are worth a look; some bytes
-    less than that is where the step begins.
+    less than that is where the step begins. Not so where pipelines are cut by what fits: another
+    cut may hold more and take longer.
     """
 
     def change(document: Json, by: int) -> None:
@@ -81,6 +82,7 @@ def test_more_memory_is_never_worse(seed: int, less: int, more: int) -> None:
 
     drawn = tiny_instance(seed)
     assume(any(p.server.accelerator.memory_bytes < 10**9 for p in drawn.fleet.pools))
+    assume(drawn.search.pp == (1,) or drawn.search.stage_cut == "even")
     check_no_worse(changed(drawn, lambda d: change(d, -less)), lambda d: change(d, more))
 
 
@@ -137,6 +139,20 @@ def test_a_later_deadline_is_never_worse(seed: int, sooner: Fraction, later: Fra
     drawn = tiny_instance(seed, objective=cost if seed % 2 else None)
     assume(any(c.deadline_s is not None for c in drawn.workload.cohorts))
     check_no_worse(changed(drawn, lambda d: stretch(d, 1 / sooner)), lambda d: stretch(d, later))
+
+
+@settings(quick, max_examples=40)
+@given(seeds, st.sampled_from(sorted(DEGREES)), st.integers(1, 3))
+def test_one_more_degree_to_choose_from_is_never_worse(seed: int, name: str, degree: int) -> None:
+    """Every plan of the shorter list is one of the longer, at the same price."""
+    before = tiny_instance(seed)
+    listed = getattr(before.search, name)
+    assume(listed is not None and degree not in listed)
+
+    def change(document: Json) -> None:
+        document["search"][name] = [*listed, degree]
+
+    check_no_worse(before, change)
 
 
 BILLED = ("occupied_card_seconds", "energy", "cost_per_on_time_session")

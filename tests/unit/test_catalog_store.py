@@ -17,23 +17,25 @@ from instances.catalog_store import (
     catalog_names,
     resolve_reference,
 )
+from instances.engine import EngineProfile
+from instances.model import ModelSpec
 from instances.quantity import parse_quantity
+from optimizer.inventory import weight_bytes
 
 ALL_ENTRIES = [(kind, name) for kind in catalog_kinds() for name in catalog_names(kind)]
+DENSE = {
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "ffn_size",
+    "qk_norm",
+    "qkv_bias",
+}
+COMMON = {"hidden_size", "vocab_size", "tied_embeddings", "formats"}
+OPTIONAL = {"residual_streams", "tables", "extra", "parts"}
 FIELDS = {
-    "models": {
-        "num_layers",
-        "hidden_size",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "ffn_size",
-        "vocab_size",
-        "tied_embeddings",
-        "qk_norm",
-        "qkv_bias",
-        "formats",
-    },
+    "models": COMMON | {"groups"},
     "accelerators": {
         "memory_bytes",
         "memory_bandwidth_bytes_per_s",
@@ -43,6 +45,7 @@ FIELDS = {
     "fabrics": {"alpha_s", "bandwidth_bytes_per_s", "measured"},
     "servers": {"accelerator", "num_cards", "fabric", "power_w"},
     "measurements": {"operation", "ranks", "servers", "policy", "rows"},
+    "engines": set(EngineProfile.model_fields) - {"name", "sources"},
 }
 SUFFIXES = {
     "_bytes_per_s": "bytes_per_s",
@@ -51,6 +54,14 @@ SUFFIXES = {
     "_s": "seconds",
     "_w": "watts",
 }
+
+
+def fields_of(kind: str, entry: dict[str, Any]) -> set[str]:
+    """Return the fields an entry must have: a model is written flat or as groups of layers."""
+    if kind != "models":
+        return FIELDS[kind]
+    shape = FIELDS["models"] if "groups" in entry else COMMON | DENSE
+    return shape | (OPTIONAL & set(entry))
 
 
 def dimension_of(field: str) -> str | None:
@@ -76,18 +87,19 @@ def is_number(field: str, value: Any) -> bool:
     return isinstance(value, int | Decimal) or dimension_of(field) is not None
 
 
-def test_the_kinds_are_the_five_files() -> None:
-    assert catalog_kinds() == ("models", "accelerators", "fabrics", "servers", "measurements")
+def test_the_kinds_are_the_six_files() -> None:
+    kinds = "models accelerators fabrics servers measurements engines"
+    assert catalog_kinds() == tuple(kinds.split())
 
 
 def test_names_are_sorted_and_complete() -> None:
-    assert catalog_names("models") == (
-        "llama-3.1-405b",
-        "llama-3.1-70b",
-        "llama-3.1-8b",
-        "qwen3-32b",
-        "qwen3-8b",
-    )
+    models = """
+        deepseek-r1 deepseek-v3 deepseek-v4-flash deepseek-v4-pro deepseek-v4.1-flash glm-4.5
+        gpt-oss-120b kimi-k2-instruct kimi-k3 llama-3.1-405b llama-3.1-70b llama-3.1-8b
+        mixtral-8x22b mixtral-8x7b qwen3-235b-a22b qwen3-30b-a3b qwen3-32b qwen3-8b qwen3.6-35b-a3b
+    """
+    assert catalog_names("models") == tuple(models.split())
+    assert catalog_names("engines") == ("sglang", "tensorrt-llm", "textbook", "vllm")
     assert catalog_names("fabrics") == ("infiniband-ndr", "nvlink-4")
     assert catalog_names("servers") == ("hgx-h100",)
     assert catalog_names("measurements") == ("allreduce-2x-hgx-h100",)
@@ -113,14 +125,15 @@ def test_no_entry_name_or_field_is_written_twice_in_a_file(kind: str) -> None:
 def test_every_entry_has_exactly_the_fields_of_its_kind(kind: str, name: str) -> None:
     entry = catalog_entry(kind, name)
     assert entry["name"] == name
-    assert set(entry) == FIELDS[kind] | {"name", "sources"}
-    assert set(entry["sources"]) <= FIELDS[kind]
+    fields = fields_of(kind, entry)
+    assert set(entry) == fields | {"name", "sources"}
+    assert set(entry["sources"]) <= fields
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL_ENTRIES)
 def test_every_number_in_the_catalog_has_a_source(kind: str, name: str) -> None:
     entry = catalog_entry(kind, name)
-    for field in FIELDS[kind]:
+    for field in fields_of(kind, entry):
         if any(is_number(*leaf) for leaf in leaves(field, entry[field])):
             source = entry["sources"].get(field)
             assert isinstance(source, str), f"{kind}/{name}: {field} has no source"
@@ -139,20 +152,48 @@ def test_every_quantity_is_text_with_a_unit_or_a_count_and_is_readable(
     kind: str, name: str
 ) -> None:
     entry = catalog_entry(kind, name)
-    for field in FIELDS[kind]:
+    for field in fields_of(kind, entry):
         for leaf_field, value in leaves(field, entry[field]):
             dimension = dimension_of(leaf_field)
             if dimension is not None and value is not None:
                 assert parse_quantity(value, dimension) > 0
 
 
-@pytest.mark.parametrize("name", catalog_names("models"))
-def test_every_model_groups_its_heads_and_stores_bf16(name: str) -> None:
+@pytest.mark.parametrize("name", catalog_names("engines"))
+def test_every_field_of_an_engine_has_a_source_and_what_is_refused_says_so(name: str) -> None:
+    """Most fields are no numbers, but all are claims about a program."""
+    entry = catalog_entry("engines", name)
+    assert set(entry["sources"]) == FIELDS["engines"]
+    assert EngineProfile.model_validate(entry).name == name
+    for field, source in entry["sources"].items():
+        assert len(source) >= 20, field
+        if "not documented" in source:
+            assert entry[field] is False, field
+            assert "refused" in source, field
+
+
+DENSE_MODELS = [m for m in catalog_names("models") if "groups" not in catalog_entry("models", m)]
+GROUPED_MODELS = [m for m in catalog_names("models") if m not in DENSE_MODELS]
+
+
+@pytest.mark.parametrize("name", DENSE_MODELS)
+def test_every_dense_model_groups_its_heads_and_stores_bf16(name: str) -> None:
     entry = catalog_entry("models", name)
     assert entry["num_heads"] % entry["num_kv_heads"] == 0
     assert entry["tied_embeddings"] is False
     assert entry["qkv_bias"] is False
     assert entry["formats"] == dict.fromkeys(("weights", "embeddings", "kv", "activations"), "bf16")
+
+
+@pytest.mark.parametrize("name", GROUPED_MODELS)
+def test_every_group_of_layers_has_an_attention_and_a_feed_forward_block(name: str) -> None:
+    entry = catalog_entry("models", name)
+    assert entry["tied_embeddings"] is False
+    names = [group["name"] for group in entry["groups"]]
+    assert len(set(names)) == len(names)
+    for group in entry["groups"]:
+        assert group["attention"]["kind"] in ("gqa", "mla", "linear", "kda", "compressed")
+        assert group["ffn"]["kind"] in ("dense", "moe")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +206,9 @@ def test_every_model_groups_its_heads_and_stores_bf16(name: str) -> None:
         ("llama-3.1-405b", 811_706_777_600),
     ],
 )
-def test_model_sizes_add_up_to_the_published_checkpoint(name: str, checkpoint_bytes: int) -> None:
+def test_dense_model_sizes_add_up_to_the_published_checkpoint(
+    name: str, checkpoint_bytes: int
+) -> None:
     """Counting the tensors that the fields imply gives the published bytes of the bf16 weights."""
     e = catalog_entry("models", name)
     hidden, head = e["hidden_size"], e["head_dim"]
@@ -174,6 +217,31 @@ def test_model_sizes_add_up_to_the_published_checkpoint(name: str, checkpoint_by
     per_layer = attention + 3 * hidden * e["ffn_size"] + norms
     numbers = e["num_layers"] * per_layer + 2 * e["vocab_size"] * hidden + hidden
     assert 2 * numbers == checkpoint_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint_bytes"),
+    [
+        ("qwen3-30b-a3b", 61_064_245_248),
+        ("gpt-oss-120b", 65_248_815_744),
+        ("qwen3.6-35b-a3b", 71_903_645_408),
+        ("mixtral-8x7b", 93_405_585_408),
+        ("deepseek-v4-flash", 159_609_485_896),
+        ("mixtral-8x22b", 281_241_268_224),
+        ("qwen3-235b-a22b", 470_187_269_120),
+        ("deepseek-v4.1-flash", 510_286_023_000),
+        ("deepseek-v3", 688_574_839_360),
+        ("deepseek-r1", 688_574_839_360),
+        ("deepseek-v4-pro", 864_704_792_696),
+        ("kimi-k3", 1_560_860_324_864),
+    ],
+)
+def test_grouped_model_sizes_add_up_to_the_published_checkpoint(
+    name: str, checkpoint_bytes: int
+) -> None:
+    """All tensors of the checkpoint, side parts included, scales too."""
+    model = ModelSpec.model_validate(catalog_entry("models", name))
+    assert weight_bytes(model) == checkpoint_bytes
 
 
 def test_the_h100_has_its_published_numbers() -> None:
@@ -241,7 +309,7 @@ def test_an_unknown_name_gets_the_nearest_names_and_the_listing_command() -> Non
         catalog_entry("models", "Qwen3-32")
     assert isinstance(error.value, KeyError)
     assert str(error.value) == (
-        "no entry 'Qwen3-32' in catalog models; nearest: qwen3-32b, qwen3-8b; "
+        "no entry 'Qwen3-32' in catalog models; nearest: qwen3-32b, qwen3-8b, qwen3-30b-a3b; "
         "list all: supernode catalog models"
     )
 

@@ -120,14 +120,6 @@ def test_card_overlap_a_card_has_one_owner_only() -> None:
         assert broken(problem(), *plan) == [("card_overlap", "p/0/0", 1)]
 
 
-def test_parallel_only_tensor_parallelism_may_exceed_one() -> None:
-    assert broken(problem(), serve("0/0", tp=1)) == []
-    assert broken(problem(), serve("0/0 0/1", tp=1, pp=2)) == first("parallel", 1)
-    assert broken(problem(), serve("0/0 0/1 0/2", tp=1, dp=3)) == first("parallel", 2)
-    for degree in ("ep", "sp"):
-        assert broken(problem(), serve("0/0", tp=1, **{degree: 2})) == first("parallel", 1)
-
-
 def test_num_cards_the_cards_must_number_the_degree() -> None:
     assert broken(problem(), serve("0/0 0/1", tp=2)) == []
     assert broken(problem(), serve("0/0", tp=2)) == first("num_cards", 1)

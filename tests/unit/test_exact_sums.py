@@ -37,8 +37,8 @@ class Enumeration:
 
     def __call__(self, weights: Weights, rows: tuple[Row, ...]) -> Used:
         kept = [u for u in self.allowed if all(dot(r.weights, u) <= r.most for r in rows)]
-        assert all(0 <= dot(weights, u) <= COARSE_TOTAL for u in self.allowed)
-        assert all(dot(r.weights, u) <= COARSE_TOTAL for r in rows for u in self.allowed)
+        assert all(abs(dot(weights, u)) <= COARSE_TOTAL for u in self.allowed)
+        assert all(abs(dot(r.weights, u)) <= COARSE_TOTAL for r in rows for u in self.allowed)
         self.proofs -= 1
         if self.proofs >= 0:
             if not kept:
@@ -48,13 +48,14 @@ class Enumeration:
         self.was_limited = True
         pick = self.picks.pop() if self.picks else 0
         least = min((dot(weights, u) for u in kept), default=10**6)
-        bound = (None, least, max(0, least - pick), 0)[pick % 4]
+        bound = (None, least, least - pick, -COARSE_TOTAL)[pick % 4]
         if not kept or pick % 5 == 0:
             return Used(Termination.NO_SOLUTION_FOUND, None, bound)
         return Used(Termination.FEASIBLE, kept[pick % len(kept)], bound)
 
 
-numbers = st.one_of(st.integers(0, 20), st.integers(0, 10**12), st.integers(10**12 - 9, 10**12))
+sizes = st.one_of(st.integers(0, 20), st.integers(0, 10**12), st.integers(10**12 - 9, 10**12))
+numbers = st.builds(lambda size, sign: sign * size, sizes, st.sampled_from([1, 1, -1]))
 
 
 @st.composite
@@ -84,7 +85,7 @@ def check_proof(found: Least, weights: Weights, allowed: list[Weights]) -> None:
 @quick
 @given(selections())
 def test_the_least_sum_is_that_of_brute_force(drawn: tuple[Weights, list[Weights]]) -> None:
-    """Weights up to 10^12, of which the solver sees sums below 2^20 only."""
+    """Weights up to 10^12 of either sign, of which the solver sees sums within 2^20 of 0 only."""
     weights, allowed = drawn
     check_proof(least_sum(Enumeration(allowed), weights, MAX_USES), weights, allowed)
 
@@ -151,6 +152,39 @@ def test_a_larger_high_digit_can_be_the_lesser_sum() -> None:
 def test_the_scale_is_the_least_that_keeps_sums_small(largest: int, scale: int) -> None:
     """ceil(largest · uses / 2^20), and at least 1."""
     assert scale_for((3, largest) if largest else (), 1) == scale
+
+
+@pytest.mark.parametrize(
+    ("least", "uses", "scale"),
+    [
+        (2**20, 1, 1),
+        (2**20 + 1, 1, 2),
+        (2**21, 1, 2),
+        (2**20, 3, 4),
+        (349525, 3, 1),
+        (349526, 3, 2),
+    ],
+)
+def test_the_scale_of_negative_weights_leaves_room_to_round_them_down(
+    least: int, uses: int, scale: int
+) -> None:
+    """A high is the weight divided and rounded away from 0: uses times that may reach 2^20.
+
+    2^20 = 3 · 349525 + 1. Three uses of -2^20 at scale 3 would be highs of -349526: one too many.
+    """
+    weights = (3, -least)
+    assert scale_for(weights, uses) == scale
+    assert uses * -(-least // scale) <= COARSE_TOTAL
+    assert scale == 1 or uses * -(-least // (scale - 1)) > COARSE_TOTAL
+
+
+def test_more_of_a_good_thing_is_less_of_a_sum() -> None:
+    """Two uses of -10^12 - 1 beat -2 · 10^12; the first alone leaves 9 to pay."""
+    weights = (-(10**12) - 1, -2 * 10**12, 9)
+    allowed: list[Weights] = [(2, 0, 0), (0, 1, 0), (1, 0, 1)]
+    found = least_sum(Enumeration(allowed), weights, 2)
+    assert found.used is not None
+    assert (found.used.uses, found.total) == ((2, 0, 0), -2 * 10**12 - 2)
 
 
 def test_without_a_first_answer_the_bound_is_that_of_the_highs() -> None:

@@ -12,8 +12,11 @@ import optimizer.exhaustive
 from instances.instance import Instance, Objective
 from instances.io import parse_instance
 from optimizer.errors import MismatchError, TooLargeError
-from optimizer.evaluate import evaluate, service_time_s
+from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_exhaustively, solve_many
+from optimizer.footprint_prices import service_time_s
+from optimizer.parallel import ParallelConfig
+from optimizer.plan import Footprint
 
 # One layer with hidden size 4, 2 heads (2 KV heads) of width 2, FFN 2, vocabulary 1, bf16, so
 #   attention numbers (2·2 + 2·2)·2·4 = 64, FFN 3·4·2 = 24, head 1·4 = 4,
@@ -61,8 +64,10 @@ def _instance(**changes: Any) -> Instance:
 def test_service_times_are_the_ones_of_the_comment() -> None:
     instance = _instance()
     pool, cohort = instance.fleet.pools[0], instance.workload.cohorts[0]
-    assert service_time_s(instance, pool, 1, 1, "none", cohort) == ONE
-    assert service_time_s(instance, pool, 2, 1, "ring", cohort) == TWO
+    one = Footprint("pool", ParallelConfig(), 1, "none")
+    two = Footprint("pool", ParallelConfig(tp=2), 1, "ring")
+    assert service_time_s(instance, pool, one, cohort) == ONE
+    assert service_time_s(instance, pool, two, cohort) == TWO
 
 
 # Two sessions on two cards. Side by side on two TP1: both end at 0.2. One after the other on one

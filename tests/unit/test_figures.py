@@ -7,6 +7,7 @@ values and tolerances are literals; nothing here computes what it expects.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -15,23 +16,26 @@ import pytest
 
 from instances import Instance, parse_instance
 from optimizer.collectives import ring_all_reduce_s, ring_tree_crossover_bytes, tree_all_reduce_s
-from optimizer.evaluate import evaluate, step_time_s, usable_bytes
+from optimizer.evaluate import evaluate
 from optimizer.evaluation import Evaluation
+from optimizer.grids import swiglu_shard_parameters
+from optimizer.inventory import weight_bytes
 from optimizer.operators import (
-    card_read_bytes,
-    ffn_parameters,
     kv_bytes_per_token,
-    kv_bytes_per_token_per_card,
     message_bytes,
     reductions_per_step,
+    spread_sessions,
     step_flops,
     step_read_bytes,
     step_state_bytes,
     step_weight_bytes,
 )
-from optimizer.ownership import card_weight_parts, model_weight_bytes
+from optimizer.ownership import card_weight_parts, session_bytes, stage_places
 from optimizer.parallel import ParallelConfig
-from optimizer.plan import CardId, Plan, ServingInstance, SessionId
+from optimizer.peak import usable_bytes
+from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
+from optimizer.steps import Place, compile_step, decode_step, peak_flops_per_s, step_load
+from optimizer.work import StageWork, stage_work
 
 KIB, MIB, GIB, GB = 2**10, 2**20, 2**30, 10**9
 S128, S32 = 131_072, 32_768
@@ -151,15 +155,34 @@ def sessions_one_instance_holds(tp: int) -> int:
 def requests_that_fit(cards: int, context: int) -> int:
     """Fit with weights and state spread evenly over the cards, 2 GiB workspace on each."""
     instance = problem()
-    room = cards * (usable_bytes(instance, POOL) - instance.runtime.workspace_bytes)
-    return max(0, (room - model_weight_bytes(MODEL)) // step_state_bytes(MODEL, context))
+    card_bytes = usable_bytes(instance, POOL)
+    return spread_sessions(MODEL, context, cards, card_bytes, instance.runtime.workspace_bytes)
+
+
+def plain_footprint(tp: int, servers: int, collective: str) -> Footprint:
+    return Footprint("hgx", ParallelConfig(tp=tp), servers, collective)
+
+
+def plain_work(instance: Instance, footprint: Footprint) -> StageWork:
+    load, place = step_load(instance, footprint), stage_places(instance.model, ())[0]
+    return stage_work(instance.model, footprint.parallel, place, load)
+
+
+def step_parts_s(instance: Instance, footprint: Footprint) -> tuple[Fraction, Fraction]:
+    """Return (what a card does itself, what the reductions take) of a step after CONTEXT tokens."""
+    pool = instance.fleet.pools[0]
+    whole = decode_step(instance, pool, footprint).at(CONTEXT + 1)
+    alone = replace(plain_work(instance, footprint), exchanges=())
+    peak = peak_flops_per_s(instance, pool)
+    local = compile_step(Place(pool, footprint), [alone], peak, 1).at(CONTEXT + 1)
+    return local, whole - local
 
 
 def test_weights_and_state_of_the_whole_model_as_section_6_2_2_prints_them() -> None:
-    assert_figure("w32", model_weight_bytes(MODEL), "65524246528", "0")
+    assert_figure("w32", weight_bytes(MODEL), "65524246528", "0")
     assert_figure("kvtok32", kv_bytes_per_token(MODEL), "262144", "0")
     assert_figure("s128", Fraction(step_state_bytes(MODEL, S128), GB), "34.36", "0.005")
-    assert_figure("w_qwen3-32b", Fraction(model_weight_bytes(MODEL), GB), "65.52", "0.005")
+    assert_figure("w_qwen3-32b", Fraction(weight_bytes(MODEL), GB), "65.52", "0.005")
     assert_figure("kv_qwen3-32b", Fraction(kv_bytes_per_token(MODEL), KIB), "256", "0")
     assert_figure("s128_qwen3-32b", Fraction(step_state_bytes(MODEL, S128), GB), "34.36", "0.005")
 
@@ -215,19 +238,19 @@ def test_the_split_feed_forward_block_is_that_of_section_6_2_2() -> None:
         for part in card_weight_parts(MODEL, tp)
         if part.component == "ffn"
     }
-    assert per_layer[1] == 2 * ffn_parameters(MODEL)
+    assert per_layer[1] == 2 * swiglu_shard_parameters(5120, 25600, 1)
     assert_figure("ffn_tp4", per_layer[4] / MIB, "187.5", "0.05")
     assert_figure("ffn_t1", 10**6 * per_layer[1] / HBM, "234.8", "0.05")
     assert_figure("ffn_t4", 10**6 * per_layer[4] / HBM, "58.7", "0.05")
 
 
 def test_sixteen_cards_hold_the_kv_of_a_session_twice_as_section_6_2_2_prints() -> None:
-    everywhere = 16 * kv_bytes_per_token_per_card(MODEL, 16) * S128
+    everywhere = 16 * session_bytes(MODEL, ParallelConfig(tp=16), stage_places(MODEL, ())[0], S128)
     assert_figure("tp16kv", Fraction(everywhere, GIB), "64", "0")
 
 
 def test_traffic_and_time_of_one_local_step_are_those_of_section_6_2_2() -> None:
-    local_s, reductions_s = step_time_s(problem(), POOL, 1, 1, "none", CONTEXT)
+    local_s, reductions_s = step_parts_s(problem(), plain_footprint(1, 1, "none"))
     assert_figure("vstep", Fraction(step_read_bytes(MODEL, CONTEXT), GB), "98.32", "0.005")
     assert_figure("tlocal", 1000 * local_s, "29.35", "0.005")
     assert reductions_s == 0
@@ -257,7 +280,7 @@ def test_ring_and_tree_on_eight_cards_are_those_of_section_6_4_2() -> None:
 def test_local_part_reductions_and_step_are_those_of_section_6_4_2(
     name: str, tp: int, milliseconds: str
 ) -> None:
-    local_s, reductions_s = step_time_s(problem(), POOL, tp, 1, "ring", CONTEXT)
+    local_s, reductions_s = step_parts_s(problem(), plain_footprint(tp, 1, "ring"))
     parts = (1000 * local_s, 1000 * reductions_s, 1000 * (local_s + reductions_s))
     assert_figures(name, parts, milliseconds, "0.005")
 
@@ -275,18 +298,19 @@ def test_halving_alpha_saves_far_more_than_doubling_bandwidth_as_in_section_6_4_
 
 def test_tp16_over_two_servers_uses_the_measured_allreduce_of_section_6_5_1() -> None:
     instance = problem(servers=2, sessions=1, collective="measured")
-    pool = instance.fleet.pools[0]
-    local_s, reductions_s = step_time_s(instance, pool, 16, 2, "measured", CONTEXT)
-    assert card_read_bytes(MODEL, 16).at(CONTEXT) / HBM == local_s
+    footprint = plain_footprint(16, 2, "measured")
+    local_s, reductions_s = step_parts_s(instance, footprint)
+    (operator,) = plain_work(instance, footprint).operators
+    assert operator.at(CONTEXT + 1)[1] / HBM == local_s
     assert_figure("tp16local", 1000 * local_s, "2.48", "0.005")
     assert_figure("tp16", 1000 * (local_s + reductions_s), "6.67", "0.005")
-    _, flat_s = step_time_s(instance, pool, 16, 2, "ring", CONTEXT)
+    _, flat_s = step_parts_s(instance, plain_footprint(16, 2, "ring"))
     assert_figure("tp16ring", 10**6 * flat_s / reductions_per_step(MODEL), "113", "0.6")
 
 
 def test_tp16_in_one_nvlink_domain_is_still_slower_than_tp8_as_in_section_6_5_3() -> None:
     instance = problem(cards_per_server=16, sessions=1)
-    local_s, reductions_s = step_time_s(instance, instance.fleet.pools[0], 16, 1, "ring", CONTEXT)
+    local_s, reductions_s = step_parts_s(instance, plain_footprint(16, 1, "ring"))
     assert_figure("tp16nv", 1000 * (local_s + reductions_s), "5.64", "0.005")
 
 

@@ -10,12 +10,16 @@ from itertools import combinations, permutations, product
 import pytest
 
 from instances.instance import Instance, Objective
-from optimizer.evaluate import evaluate, session_runs, step_time_s
+from optimizer.configurations import is_plain
+from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_exhaustively, solve_many
-from optimizer.generate import COLLECTIVES, MAX_CARDS, OBJECTIVES, tiny_instance
-from optimizer.operators import card_flops, card_read_bytes
+from optimizer.exhaustive_queues import Queues
+from optimizer.footprint_prices import FootprintPrices
+from optimizer.generate import COLLECTIVES, DEGREES, MAX_CARDS, OBJECTIVES, tiny_instance
+from optimizer.operators import step_flops, step_read_bytes
 from optimizer.parallel import ParallelConfig
-from optimizer.plan import CardId, Plan, ServingInstance, SessionId
+from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
+from optimizer.steps import decode_step
 
 SEEDS = range(300)
 
@@ -72,24 +76,72 @@ def test_instances_are_tiny_and_every_mode_occurs() -> None:
     assert {key: seen[key] for key in expected if seen[key] < 10} == {}
 
 
+def test_any_model_and_any_split_occur() -> None:
+    seen: Counter[object] = Counter()
+    for instance in map(tiny_instance, SEEDS):
+        search, model, workload = instance.search, instance.model, instance.workload
+        seen["tensor parallelism alone"] += is_plain(instance) and search.batch == (1,)
+        seen.update({group.attention.kind for group in model.groups})
+        seen["window"] += any(getattr(g.attention, "window", None) for g in model.groups)
+        ffns = [group.ffn for group in model.groups if group.ffn.kind == "moe"]
+        seen["experts"] += bool(ffns)
+        seen["shared experts"] += any(ffn.num_shared_experts for ffn in ffns)
+        seen["scaled fp8"] += model.formats.weights.scale is not None
+        seen.update({f"search {n}" for n in DEGREES if getattr(search, n) != (1,)})
+        seen["redundant"] += search.redundant_experts
+        seen["sp"] += search.sequence_parallel
+        seen[search.stage_cut] += 1
+        seen[instance.runtime.roofline] += 1
+        seen[workload.routing] += 1
+        seen["counts"] += workload.expert_counts is not None
+        seen["prompt"] += any(cohort.prompt_tokens for cohort in workload.cohorts)
+        seen["strict engine"] += instance.engine.name == "strict"
+        seen["held_sessions"] += instance.objective.maximise is not None
+    expected = [
+        *("gqa", "mla", "linear", "window", "experts", "shared experts", "scaled fp8"),
+        *(f"search {name}" for name in DEGREES),
+        *("redundant", "sp", "best", "even", "step", "operator", "prompt", "strict engine"),
+        *("balanced", "expected", "concentrated", "spread", "held_sessions"),
+    ]
+    assert {key: seen[key] for key in expected if seen[key] < 10} == {}
+    assert seen["counts"] >= 3
+    assert seen["tensor parallelism alone"] >= len(SEEDS) // 2
+
+
+def test_searches_leave_room_for_every_degree() -> None:
+    priced: Counter[str] = Counter()
+    for instance in map(tiny_instance, range(150)):
+        shapes = Queues(instance, 10**6).shapes
+        for name in ("dp", "pp", "tp", "cp", "ep", "sp", "dcp", "copies"):
+            priced[name] += any(getattr(shape.parallel, name) > 1 for shape in shapes)
+        priced["redundant"] += any(shape.parallel.redundant for shape in shapes)
+        priced["batch"] += any(shape.batch > 1 for shape in shapes)
+        priced["micro-batches"] += any(shape.micro_batches > 1 for shape in shapes)
+    assert min(priced[name] for name in priced if name != "redundant") >= 5
+    assert priced["redundant"] >= 1
+
+
 def test_both_bounds_of_a_step_occur_even_within_one_run() -> None:
     bounds = Counter()
-    for instance in map(tiny_instance, range(100)):
+    for instance in map(tiny_instance, range(150)):
+        if instance.model.is_moe or instance.runtime.roofline != "step":
+            continue
+        model, number = instance.model, instance.model.formats.compute_format
         for pool, cohort in product(instance.fleet.pools, instance.workload.cohorts):
             accelerator, sides = pool.server.accelerator, set()
+            step = decode_step(instance, pool, Footprint(pool.name, ParallelConfig(), 1, "none"))
             for context in (cohort.context_tokens, cohort.context_tokens + cohort.new_tokens - 1):
-                local, _ = step_time_s(instance, pool, 1, 1, "none", context)
-                reads = card_read_bytes(instance.model, 1).at(context)
-                read_s = reads / accelerator.memory_bandwidth_bytes_per_s
-                compute_s = card_flops(instance.model, 1).at(context) / accelerator.peak("bf16")
-                assert local == max(read_s, compute_s)
+                bandwidth = accelerator.memory_bandwidth_bytes_per_s
+                read_s = step_read_bytes(model, context) / bandwidth
+                compute_s = step_flops(model, context + 1) / accelerator.peak(number)
+                assert step.at(context + 1) == max(read_s, compute_s)
                 sides.add(read_s >= compute_s)
             bounds[tuple(sorted(sides))] += 1
     assert min(bounds[False,], bounds[True,], bounds[False, True]) >= 5
 
 
 def test_evaluate_accepts_the_oracle_plans_of_60_seeds() -> None:
-    infeasible = restarts = spans = ends_at_deadline = idle_cards = late = 0
+    infeasible = restarts = spans = ends_at_deadline = idle_cards = late = lanes = full = 0
     for instance in map(tiny_instance, range(60)):
         found = solve_exhaustively(instance)
         if found.plan is None:
@@ -98,19 +150,22 @@ def test_evaluate_accepts_the_oracle_plans_of_60_seeds() -> None:
             continue
         judged = evaluate(instance, found.plan)
         assert judged.is_feasible
-        names = instance.objective.minimise
+        names = instance.objective.names
         assert found.values == tuple(judged.objective(name) for name in names)
         restarts += any(outcome.num_restarts for outcome in judged.sessions)
         spans += any(len(serving.servers) > 1 for serving in found.plan)
         ends_at_deadline += any(o.finish_s == o.deadline_s for o in judged.sessions)
         idle_cards += found.plan.num_cards < instance.fleet.num_cards
         late += any(not outcome.on_time for outcome in judged.sessions)
+        lanes += any(serving.num_lanes > 1 for serving in found.plan)
+        full += any(use.total_bytes == use.capacity_bytes for use in judged.cards)
     assert 3 <= infeasible <= 20
-    assert min(restarts, spans, ends_at_deadline, idle_cards, late) >= 1
+    assert min(restarts, spans, ends_at_deadline, idle_cards, late, lanes, full) >= 1
 
 
 def _all_serving(instance: Instance) -> Iterator[ServingInstance]:
     """Yield a serving instance for every set of cards of a pool and every collective."""
+    prices, first = FootprintPrices(instance), instance.workload.cohorts[0]
     for pool in instance.fleet.pools:
         cards = [
             CardId(*ids) for ids in product(range(pool.num_servers), range(pool.server.num_cards))
@@ -118,10 +173,11 @@ def _all_serving(instance: Instance) -> Iterator[ServingInstance]:
         for tp in range(1, len(cards) + 1):
             for chosen, name in product(combinations(cards, tp), ("none", *COLLECTIVES)):
                 serving = ServingInstance(pool.name, ParallelConfig(tp=tp), name, chosen)
+                built = serving.footprint
                 # Only what has no price at all is left out; evaluate judges the rest.
-                if session_runs(instance, serving, ()) is not None and (tp == 1) == (
-                    name == "none"
-                ):
+                if (tp == 1) != (name == "none") or not prices.is_meaningful(built):
+                    continue
+                if prices.service_s(built, first) is not None:
                     yield serving
 
 
@@ -161,7 +217,13 @@ def _all_plans(instance: Instance) -> Iterator[Plan]:
 
 
 def _is_smallest(instance: Instance) -> bool:
-    """Whether trying every plan without symmetry takes a fraction of a second."""
+    """Whether it is TP alone and trying every plan without symmetry takes a fraction of a second.
+
+    Any split is tried on problems made for it, in `test_exhaustive_lanes`.
+    """
+    search = instance.search
+    if not is_plain(instance) or (search.batch, search.micro_batches) != ((1,), (1,)):
+        return False
     cards, sessions = instance.fleet.num_cards, instance.workload.num_sessions
     return cards + sessions <= 5 or (cards, sessions) in ((4, 2), (2, 4))
 

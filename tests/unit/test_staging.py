@@ -14,9 +14,14 @@ from formulations.staging import EngineResult, Limits, solve_terms
 from optimizer.errors import MismatchError
 from optimizer.protocols import Measure, Outcome, SelectedInstance, Selection, Term, Termination
 
-MEASURES = (Measure.END, Measure.COMPLETION, Measure.CARDS)
+MEASURES = (Measure.END, Measure.COMPLETION, Measure.CARDS, Measure.HELD)
 MAX_SESSIONS = 4
 quick = settings(max_examples=300, deadline=None, database=None, derandomize=True)
+
+
+def looser(bound: Fraction) -> Fraction:
+    """Return a lower bound below one of either sign."""
+    return bound - abs(bound) / 2
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,11 @@ class ListEngine:
         pick = self.picks.pop() if self.picks else 0
         if not kept or pick % 5 == 0:
             least = min((self.items[i].measure(measure) for i in kept), default=Fraction(99))
-            bound = (None, least, least / 2)[pick % 3]
+            bound = (None, least, looser(least))[pick % 3]
             return EngineResult(Termination.NO_SOLUTION_FOUND, bound=bound)
         found = self.result(Termination.FEASIBLE, kept[pick % len(kept)], measure, exact=False)
         least = min(self.items[i].measure(measure) for i in kept)
-        bound = (None, least, least / 2)[pick % 3]
+        bound = (None, least, looser(least))[pick % 3]
         return EngineResult(
             found.termination, found.value, bound, found.selection, found.num_on_time
         )
@@ -87,7 +92,7 @@ class LooseEngine(ListEngine):
         if found.bound is None:
             return found
         return EngineResult(
-            found.termination, found.value, found.bound / 2, found.selection, found.num_on_time
+            found.termination, found.value, looser(found.bound), found.selection, found.num_on_time
         )
 
 
@@ -122,13 +127,16 @@ def check_optimum(
 
 # few values, so that ties are common
 values = st.builds(Fraction, st.integers(1, 6), st.sampled_from([1, 2, 3]))
-item = st.builds(Item, st.tuples(*[values] * len(MEASURES)), st.integers(0, MAX_SESSIONS))
-term = st.builds(
-    Term,
-    st.just("term"),
-    st.sampled_from(MEASURES),
-    st.sampled_from([Fraction(1), Fraction(8), Fraction(1, 3)]),
-    st.booleans(),
+item = st.builds(
+    Item,
+    st.tuples(values, values, values, values.map(lambda held: -held)),
+    st.integers(0, MAX_SESSIONS),
+)
+scales = st.sampled_from([Fraction(1), Fraction(8), Fraction(1, 3)])
+# sessions held are counted by no one per session on time
+term = st.one_of(
+    st.builds(Term, st.just("term"), st.sampled_from(MEASURES[:-1]), scales, st.booleans()),
+    st.builds(Term, st.just("term"), st.just(Measure.HELD), scales),
 )
 
 
@@ -199,7 +207,7 @@ def test_an_interrupted_engine_yields_no_optimum_and_no_bound_above_it(
 
 
 def one(*numbers: int, on_time: int) -> Item:
-    return Item(tuple(map(Fraction, numbers)), on_time)
+    return Item((*map(Fraction, numbers), Fraction(0)), on_time)
 
 
 PER_SESSION = Term("cost", Measure.COMPLETION, Fraction(1), per_on_time=True)

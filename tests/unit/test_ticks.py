@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from formulations.ticks import MAX_TICKS, TickScale, horizon_s, tick_scale
 from instances import parse_instance
 from optimizer.errors import TooLargeError
+from optimizer.parallel import ParallelConfig
+from optimizer.plan import Footprint
 from optimizer.protocols import Measure
-from optimizer.tables import Candidate, Kind, ProblemTables
+from optimizer.tables import Candidate, Kind, MemoryRow, ProblemTables
 
 Stalls = tuple[tuple[Fraction, Fraction], ...]
 #: A time that no tick divides: its denominator is a prime beyond 2^30.
@@ -27,11 +29,13 @@ def tables_of(
     cohorts: Sequence[tuple[int, Fraction, Fraction | None]],
     services: Sequence[Sequence[Fraction]],
     stalls: Sequence[Stalls] = ((),),
-    max_tokens: int = 99,
+    free_bytes: int = 99,
+    shape: tuple[int, int] = (1, 1),
+    session_bytes: Sequence[int] = (),
 ) -> ProblemTables:
     """Return tables of (sessions, release, deadline) cohorts; a kind for each row of services.
 
-    Every session holds one token.
+    Every session holds one byte unless told otherwise; `shape` is (groups, lanes of each).
     """
     card = {"name": "c", "memory_bytes": 1, "memory_bandwidth_bytes_per_s": 1}
     server = {
@@ -54,8 +58,10 @@ def tables_of(
             "objective": {"minimise": "makespan"},
         }
     )
+    footprint = Footprint("p", ParallelConfig(dp=shape[0]), 1, "none", batch=shape[1])
+    memory = (MemoryRow(tuple(session_bytes) or (1,) * len(cohorts), free_bytes),)
     candidates = tuple(
-        Candidate(i, 0, "p", 1, 1, "none", max_tokens, tuple(row), Fraction(0))
+        Candidate(i, 0, footprint, memory, tuple(row), Fraction(0))
         for i, row in enumerate(services)
     )
     kinds = tuple(
@@ -194,7 +200,8 @@ def random_tables(draw: st.DrawFn) -> ProblemTables:
     for _ in rows:
         cuts = sorted({draw(tenths) * unit + draw(crumb) for _ in range(draw(st.integers(0, 4)))})
         stalls.append(tuple(zip(cuts[0::2], cuts[1::2], strict=False)))
-    return tables_of(cohorts, rows, stalls, draw(st.integers(1, 4)))
+    shape = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    return tables_of(cohorts, rows, stalls, draw(st.integers(1, 4)), shape)
 
 
 @quick
@@ -211,7 +218,7 @@ def test_every_queue_ends_on_the_tick_that_its_deadlines_know(
     reached: dict[Fraction, set[int]] = {ZERO: {0}}
     for kind in tables.kinds:
         for queue in queues_of(tables):
-            if len(queue) > kind.candidate.max_tokens:
+            if len(queue) > kind.candidate.memory[0].free_bytes:
                 continue
             end, tick = ZERO, 0
             for c in queue:
@@ -228,3 +235,44 @@ def test_every_queue_ends_on_the_tick_that_its_deadlines_know(
                 assert max(ticks) <= last
             elif scale.keeps_order:
                 assert min(ticks) > last
+
+
+def test_a_lane_reaches_the_ends_that_its_groups_memory_allows() -> None:
+    """Sessions of 2 and 3 bytes: 5 bytes hold both, and a lane may serve them in a row; 4 do not.
+
+    Services s and 2 s end at s and 2 s, and together at 3 s whichever comes first, on every lane
+    of every group.
+    """
+    s = ONE + ODD
+    cohorts = [(1, ZERO, None), (1, ZERO, None)]
+    for free_bytes, ends in ((5, [ZERO, s, 2 * s, 3 * s]), (4, [ZERO, s, 2 * s])):
+        for shape in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            tables = tables_of(cohorts, [[s, 2 * s]], ((),), free_bytes, shape, (2, 3))
+            assert [end for end, _ in tick_scale(tables).ends] == ends
+
+
+@quick
+@given(random_tables())
+def test_every_lane_of_every_deal_ends_on_a_known_tick(tables: ProblemTables) -> None:
+    """Deal out all sessions that fit, lane by lane: each end is listed, with a tick as late."""
+    try:
+        scale = tick_scale(tables)
+    except TooLargeError:
+        assume(False)
+    assume(not scale.is_exact)
+    known = dict(scale.ends)
+    for kind in tables.kinds:
+        candidate = kind.candidate
+        num_lanes = candidate.num_groups * candidate.num_lanes
+        for lanes in product(range(num_lanes), repeat=tables.num_sessions):
+            groups = [lane // candidate.num_lanes for lane in lanes]
+            if max(map(groups.count, groups)) > candidate.memory[0].free_bytes:
+                continue
+            ready = [(ZERO, 0)] * num_lanes
+            for cohort, lane in zip(tables.dispatch_order, lanes, strict=True):
+                end, tick = ready[lane]
+                end = tables.finish_s(kind, end, cohort)
+                tick = run_in_ticks(tables, kind, scale, tick, cohort)
+                ready[lane] = (end, tick)
+                assert tick <= known[end]
+                assert abs(tick - end * scale.per_s) <= scale.error

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from instances import Instance, parse_instance
 from optimizer.checks import sessions_in_order
-from optimizer.evaluate import evaluate, instance_stalls, service_time_s, step_time_s
+from optimizer.evaluate import evaluate, instance_stalls
+from optimizer.footprint_prices import service_time_s
 from optimizer.parallel import ParallelConfig
-from optimizer.plan import CardId, Plan, ServingInstance
+from optimizer.plan import CardId, Footprint, Plan, ServingInstance
+from optimizer.steps import decode_step
 from optimizer.timeline import SessionRun, Stall, merge_stalls, run_queue, run_session
 
 F = Fraction
@@ -167,8 +169,8 @@ READS, BALANCED = one_server(), one_server("6.7TFLOP/s")
 def steps_s(instance: Instance, tp: int, start: int, count: int) -> Fraction:
     fields = {"context_tokens": start, "new_tokens": count}
     cohort = instance.workload.cohorts[0].model_copy(update=fields)
-    use = "ring" if tp > 1 else "none"
-    return service_time_s(instance, instance.fleet.pools[0], tp, 1, use, cohort)
+    built = Footprint("hgx", ParallelConfig(tp=tp), 1, "ring" if tp > 1 else "none")
+    return service_time_s(instance, instance.fleet.pools[0], built, cohort)
 
 
 @settings(max_examples=60, deadline=None, database=None)
@@ -194,13 +196,13 @@ def test_where_compute_overtakes_reads_the_sum_goes_on_step_by_step(start: int, 
 
 def test_compute_takes_longer_than_reads_from_the_token_worked_out_by_hand() -> None:
     # 63,967,068,160 / 6 / 2^18 = 40,669.2, so 40,669 tokens still read longer and 40,670 do not.
-    pool = BALANCED.fleet.pools[0]
+    alone = Footprint("hgx", ParallelConfig(), 1, "none")
+    step = decode_step(BALANCED, BALANCED.fleet.pools[0], alone)
     for tokens, doubled in (
         (40_669, 2 * (WEIGHTS + 2**18 * 40_669)),
         (40_670, WEIGHTS + 2**21 * 40_670),
     ):
-        step = step_time_s(BALANCED, pool, 1, 1, "none", tokens - 1)
-        assert step == (F(doubled, 6700 * 10**9), 0)
+        assert step.at(tokens) == F(doubled, 6700 * 10**9)
 
 
 def two_pools() -> Instance:

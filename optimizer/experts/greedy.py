@@ -5,13 +5,13 @@ then divide pairs of groups anew as evenly as their experts allow (6.3.2).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 
-from optimizer.expert_evaluation import Placement, evaluate_experts, expert_bound
-from optimizer.expert_problem import ExpertProblem
+from optimizer.experts.evaluation import Placement, evaluate_experts, expert_bound
+from optimizer.experts.problem import ExpertProblem
 
 #: Pairs are divided exactly up to this many steps of load, and in coarser steps beyond.
 MAX_STEPS = 2**18
@@ -100,14 +100,14 @@ class _Draft:
                 self.put(e, g)
         return True
 
-    def improve(self) -> None:
+    def improve(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Divide the busiest group anew with another one, for as long as that helps.
 
         Where no division helps the busiest group may pass its excess on to a group that has not
         had it yet: loads come in steps, and another pair may be able to level them.
         """
         passed: set[int] = set()
-        while True:
+        while not is_over():
             groups = sorted(range(len(self.on)), key=lambda g: (self.time(g), g))
             busiest = groups.pop()
             if any(_Pair(self, busiest, other).divide() for other in groups):
@@ -271,8 +271,12 @@ def _drafts(problem: ExpertProblem) -> Iterator[tuple[int, _Draft]]:
                     yield rank, draft
 
 
-def greedy_placement(problem: ExpertProblem) -> Placement | None:
+def greedy_placement(
+    problem: ExpertProblem, is_over: Callable[[], bool] = lambda: False
+) -> Placement | None:
     """Return a legal placement, good but not proven best; None if this way finds none.
+
+    Once `is_over` the best one so far is returned.
 
     Longest processing time first with the hottest experts copied, for every number of extra copies;
     the most promising are then improved by dividing pairs of groups anew.
@@ -283,13 +287,15 @@ def greedy_placement(problem: ExpertProblem) -> Placement | None:
     for draft in _promising(list(_drafts(problem))):
         rng = Random(0)
         for _ in range(1 + MAX_MIXES):
-            draft.improve()
+            draft.improve(is_over)
             placement = draft.placement()
             value = evaluate_experts(problem, placement).value_s
             if best is None or value < best[0]:
                 best = value, placement
             if value == bound:
                 return placement
+            if is_over():
+                return best[1]
             if value > near:
                 break
             draft.mix(rng)

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
-from optimizer.stage_problem import StageProblem
+from optimizer.stages.problem import StageProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class _Account:
     copied_kv: int = 0  # bytes per token
     state_bytes: int = 0  # per session
     time_s: Fraction = Fraction(0)
+    is_timed: bool = True
     outside: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,7 +86,8 @@ class _Account:
         self.weight_bytes += layer.weight_bytes[s]
         self.own_kv += layer.kv_bytes_per_token[s]
         self.state_bytes += layer.fixed_state_bytes[s]
-        self.time_s += layer.time_s[s]
+        if self.is_timed:
+            self.time_s += layer.time_s[s]
         if source is None or source >= self.first_layer or source in self.outside:
             return
         self.outside.append(source)
@@ -275,6 +277,7 @@ def _allowed(problem: StageProblem, s: int, first: int) -> Iterator[tuple[int, F
     A longer run holds and reads more, so the first one that is not allowed ends the search.
     """
     account, stages_left = _Account(problem, s, first), len(problem.stages) - 1 - s
+    account.is_timed = problem.goal == "slowest"
     last_end = len(problem.layers) - stages_left
     while account.first_layer + account.num_layers < last_end:
         account.add_layer()

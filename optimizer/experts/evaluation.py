@@ -10,7 +10,7 @@ from itertools import combinations, product
 
 from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
-from optimizer.expert_problem import ExpertProblem
+from optimizer.experts.problem import ExpertProblem
 
 #: For each expert the groups that hold a copy of it.
 Placement = tuple[tuple[int, ...], ...]

@@ -1,0 +1,30 @@
+"""What the commands share: exit codes, and seconds as a parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+EXIT_SOLVED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_MISMATCH = 0, 2, 3, 4, 5
+
+EXIT_CODES = """\b
+Exit codes: 0 solved and verified, 2 bad input, 3 proven infeasible,
+4 limit reached without a plan, 5 a claim does not match its verification."""
+
+
+class FiniteSeconds(click.ParamType[float]):
+    """Seconds on the command line: "10", "0.5", "500ms", "2min"."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds as a float, or fail with the rule."""
+        from instances.quantity import QuantityError, parse_quantity
+
+        try:
+            return float(parse_quantity(value, "seconds"))
+        except QuantityError as error:
+            self.fail(str(error), param, ctx)

@@ -1,0 +1,175 @@
+"""The `supernode explain` command: every byte on every card, and why it is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.common import EXIT_CODES, EXIT_INFEASIBLE, EXIT_NO_PLAN, FiniteSeconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from instances.instance import Instance
+    from optimizer.ledger import CardAccount, Ledger
+    from optimizer.plan import Plan
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("instance")
+@click.option("--card", type=click.IntRange(0), help="Only this card, counted in plan order.")
+@click.option("--plan", "plan_path", metavar="RESULT", help="A result or plan; default: solve.")
+@click.option("--time-limit", type=FiniteSeconds(), default=60.0, show_default=True, metavar="S")
+@click.option("--json", "as_json", is_flag=True, help="Print the accounts as JSON.")
+def explain(
+    instance: str, card: int | None, plan_path: str | None, time_limit: float, as_json: bool
+) -> None:
+    """Account for every byte of a plan for INSTANCE, card by card.
+
+    Without --plan the instance is solved first. Each component says why the card holds it: split,
+    or copied because of what. Over all cards it adds up to one copy and the duplication listed.
+    """
+    import json
+
+    from instances.io import load_instance
+
+    problem = load_instance(instance)
+    ledger = _ledger(problem, _plan(problem, plan_path, time_limit), card)
+    if as_json:
+        click.echo(json.dumps(ledger_document(ledger), indent=2, ensure_ascii=False))
+    else:
+        render_ledger(problem, ledger)
+
+
+def _plan(problem: Instance, path: str | None, time_limit: float) -> Plan:
+    from instances.errors import InputError
+    from instances.io import parse_json, read_text
+    from optimizer.checks import check_structure
+    from optimizer.options import SolveOptions
+    from optimizer.plan_document import read_plan
+    from optimizer.solve import solve
+
+    if problem.decision != "deployment":
+        rule = f"decides {problem.decision}, not a deployment; see `supernode solve`"
+        raise InputError(problem.name, "decision", rule)
+    if path is None:
+        result = solve(problem, SolveOptions(time_limit_s=time_limit))
+        if result.plan is None:
+            click.echo(f"error: there is no plan to explain: {result.reason}", err=True)
+            is_proven = result.termination == "infeasible"
+            raise SystemExit(EXIT_INFEASIBLE if is_proven else EXIT_NO_PLAN)
+        return read_plan(result.model_dump(mode="json"), problem.name)
+    text, source = read_text(path)
+    plan = read_plan(parse_json(text, source), source)
+    for violation in check_structure(problem, plan):
+        if violation.rule not in ("session_missing", "dispatch", "uniform", "layout"):
+            raise InputError(source, violation.where, f"{violation.message} [{violation.rule}]")
+    return plan
+
+
+def _ledger(problem: Instance, plan: Plan, card: int | None) -> Ledger:
+    from instances.errors import InputError
+    from optimizer.ledger import build_ledger
+
+    if card is not None and card >= plan.num_cards:
+        rule = f"the plan uses cards 0..{plan.num_cards - 1} (counted in plan order)"
+        raise InputError("--card", "", rule, card)
+    return build_ledger(problem, plan, None if card is None else [card])
+
+
+def _parts(parts: Any) -> list[dict[str, Any]]:
+    return [{"component": p.component, "bytes": p.num_bytes, "reason": p.reason} for p in parts]
+
+
+def _card_document(card: CardAccount) -> dict[str, Any]:
+    at = card.place
+    return {
+        "pool": card.pool,
+        "server": card.card.server,
+        "card": card.card.card,
+        "instance": card.instance,
+        "coordinates": {
+            "stage": at.stage,
+            "dp": at.dp,
+            "attention_copy": at.copy,
+            "cp": at.cp,
+            "tp": at.tp,
+            "expert_group": at.expert_group,
+            "expert_part": at.expert_part,
+        },
+        "layers": [card.layers.start, card.layers.stop - 1],
+        "owns": card.owns,
+        "weights": _parts(card.weights),
+        "caches": _parts(card.caches),
+        "buffers": _parts(card.buffers),
+        "weights_bytes": card.weights_bytes,
+        "total_bytes": card.total_bytes,
+        "capacity_bytes": card.capacity_bytes,
+    }
+
+
+def ledger_document(ledger: Ledger) -> dict[str, Any]:
+    """Return all accounts as a JSON document."""
+    return {
+        "cards": [_card_document(card) for card in ledger.cards],
+        "instances": [
+            {
+                "instance": account.instance,
+                "held_bytes": account.held_bytes,
+                "one_copy_bytes": account.one_copy_bytes,
+                "duplicated": _parts(account.duplications),
+                "adds_up": account.is_balanced,
+            }
+            for account in ledger.instances
+        ],
+    }
+
+
+def render_ledger(problem: Instance, ledger: Ledger) -> None:
+    """Print accounts: cards with equal accounts once, then what is held beyond one copy."""
+    from rich.markup import escape
+
+    from cli.render import report_console
+
+    console = report_console()
+    console.print(f"[bold]{escape(problem.name)}[/bold]: every byte on every card")
+    alike: dict[str, list[CardAccount]] = {}
+    for card in ledger.cards:
+        key = repr((card.layers, card.weights, card.caches, card.buffers, card.capacity_bytes))
+        alike.setdefault(key, []).append(card)
+    for cards in alike.values():
+        _print_cards(console, cards)
+    for account in ledger.instances:
+        extra = account.held_bytes - account.one_copy_bytes
+        console.print(
+            f"\n[bold]Serving instance {account.instance}[/bold]: {account.held_bytes:,} B of "
+            f"weights on all cards = {account.one_copy_bytes:,} B (one copy) + {extra:,} B more"
+        )
+        for part in account.duplications:
+            console.print(escape(f"  {part.component}: {part.num_bytes:,} B, {part.reason}"))
+
+
+def _print_cards(console: Console, cards: list[CardAccount]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from cli.render import card_ranges
+
+    first = cards[0]
+    names = card_ranges([(f"{c.pool}/{c.card.server}", c.card.card) for c in cards])
+    title = f"{names}: {first.total_bytes:,} of {first.capacity_bytes:,} B"
+    title += f", layers {first.layers.start}-{first.layers.stop - 1}"
+    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None)
+    table.add_column("what")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("why")
+    for part in (*first.weights, *first.caches, *first.buffers):
+        table.add_row(escape(part.component), f"{part.num_bytes:,}", escape(part.reason))
+    console.print()
+    console.print(table)
+    for card in cards[:8]:
+        owned = "; ".join(f"{name} {span}" for name, span in card.owns.items())
+        console.print(escape(f"  {card.pool}/{card.card.server}/{card.card.card} owns {owned}"))
+    if len(cards) > 8:
+        console.print(f"  and {len(cards) - 8} more cards (--json lists all)")

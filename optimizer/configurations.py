@@ -1,0 +1,90 @@
+"""Which footprints a search asks for on a pool, legal or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from instances.fleet import Pool
+from instances.instance import Degrees, Instance
+from optimizer.legality import legal_tp, moe_ffns, redundant_needed
+from optimizer.parallel import ParallelConfig
+
+#: Degrees tried for the reader's sake when a search lists none: larger ones surprise nobody.
+MAX_TRIED_TP = 64
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
+
+
+def tp_degrees(instance: Instance, pool: Pool) -> tuple[int, ...]:
+    """Degrees to consider: those asked for, or all legal ones and what one server might try."""
+    if instance.search.tp is not None:
+        return tuple(sorted(instance.search.tp))
+    if not is_plain(instance):  # expert groups may keep experts whole
+        return legal_tp(instance.model, pool.num_cards, instance.engine, with_experts=False)
+    legal = legal_tp(instance.model, pool.num_cards, instance.engine)
+    tried = range(1, min(pool.server.num_cards, MAX_TRIED_TP) + 1)
+    return tuple(sorted({*legal, *tried}))
+
+
+def is_plain(instance: Instance) -> bool:
+    """Whether the search has tensor parallelism alone."""
+    search = instance.search
+    others = (search.pp, search.ep, search.cp, search.dp, search.dcp, search.attention_copies)
+    return not search.sequence_parallel and all(degrees == (1,) for degrees in others)
+
+
+def _listed(degrees: Degrees | None, every: Iterable[int]) -> Sequence[int]:
+    return sorted(degrees) if degrees is not None else list(every)
+
+
+def configurations(instance: Instance, pool: Pool) -> Iterator[ParallelConfig]:
+    """Yield every combination of degrees that the search lists or leaves open.
+
+    Where a degree is open only values that fit the pool's cards are tried; listed values all are.
+    """
+    search, model = instance.search, instance.model
+    has_experts = bool(moe_ffns(model))
+    for tp in tp_degrees(instance, pool):
+        room = max(pool.num_cards // tp, 1)
+        for pp in _listed(search.pp, range(1, min(model.num_layers, room) + 1)):
+            for cp in _listed(search.cp, range(1, max(room // pp, 1) + 1)):
+                left = max(room // (pp * cp), 1)
+                for copies in _listed(search.attention_copies, range(1, left + 1)):
+                    most = max(left // copies, 1) if has_experts else 1
+                    for dp in _listed(search.dp, range(1, most + 1)):
+                        config = ParallelConfig(dp, pp, tp, cp, 1, 1, 1, copies)
+                        yield from _within_stage(instance, config, has_experts)
+
+
+def _within_stage(
+    instance: Instance, config: ParallelConfig, has_experts: bool
+) -> Iterator[ParallelConfig]:
+    """Yield the degrees that share a stage's cards: EP, DCP and SP."""
+    search, width = instance.search, config.stage_cards
+    open_ep = _divisors(width, width) if has_experts else [1]
+    for ep in _listed(search.ep, open_ep):
+        redundant = redundant_needed(instance.model, ep) if search.redundant_experts else 0
+        for dcp in _listed(search.dcp, _divisors(config.tp, config.tp)):
+            for sp in (1, config.tp) if search.sequence_parallel and config.tp > 1 else (1,):
+                yield ParallelConfig(
+                    dp=config.dp,
+                    pp=config.pp,
+                    tp=config.tp,
+                    cp=config.cp,
+                    ep=ep,
+                    sp=sp,
+                    dcp=dcp,
+                    copies=config.copies,
+                    redundant=redundant,
+                )
+
+
+def spans(pool: Pool, num_cards: int) -> Iterator[int]:
+    """Yield the numbers of servers an instance may span, with equal shares of its cards."""
+    for servers in range(1, min(pool.num_servers, num_cards) + 1):
+        if num_cards % servers or num_cards // servers > pool.server.num_cards:
+            continue
+        if servers == 1 or pool.fabric_between is not None:
+            yield servers

@@ -1,0 +1,1 @@
+"""The decision of where experts stand: data, evaluator, bound, a first placement."""

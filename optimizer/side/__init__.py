@@ -1,0 +1,1 @@
+"""The smaller decisions (stages, experts) solved like the main one: wiring, documents."""
