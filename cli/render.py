@@ -56,7 +56,7 @@ def number(value: float | None, unit: str = "") -> str:
     if unit == "s":
         return human_seconds(Fraction(value))
     if unit == "cards":
-        return f"{value:g} cards"
+        return f"{value:g} card" if value == 1 else f"{value:g} cards"
     return f"{value:.4g} {unit.replace('*', '·')}".strip()
 
 

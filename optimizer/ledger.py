@@ -199,7 +199,8 @@ def instance_accounts(
 def build_ledger(instance: Instance, plan: Plan, only: Sequence[int] | None = None) -> Ledger:
     """Return the accounts of a plan that breaks no structural rule.
 
-    `only` limits the cards to those numbers, counted over all serving instances in plan order.
+    `only` limits the cards to those numbers, counted over all serving instances in plan order, and
+    the serving instances to those that own them.
     """
     cards: list[CardAccount] = []
     instances: list[InstanceAccount] = []
@@ -207,5 +208,8 @@ def build_ledger(instance: Instance, plan: Plan, only: Sequence[int] | None = No
         mine, account = instance_accounts(instance, index, serving)
         cards += mine
         instances.append(account)
-    chosen = cards if only is None else [cards[n] for n in only]
-    return Ledger(tuple(chosen), tuple(instances))
+    if only is None:
+        return Ledger(tuple(cards), tuple(instances))
+    chosen = tuple(cards[n] for n in only)
+    owners = {card.instance for card in chosen}
+    return Ledger(chosen, tuple(a for a in instances if a.instance in owners))

@@ -119,14 +119,14 @@ def test_json_fits_its_schema_and_the_output_file_says_the_same(
     name: str, capsys: Capture, tmp_path: Path
 ) -> None:
     schema, target = schema_of(capsys, "result"), tmp_path / "result.json"
-    code, out, err = call(capsys, "solve", name, "--json", "-o", str(target))
+    once = ("solve", name, "--threads", "1")  # a race may end with either plan of a tie
+    code, out, err = call(capsys, *once, "--json", "-o", str(target))
     assert (code, err) == (3 if SENTENCES[name] is None else 0, "")
     document = json.loads(out)
     jsonschema.Draft202012Validator(schema).validate(document)
     assert target.read_text(encoding="utf-8") == out
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
-    again = tmp_path / "again.json"
-    assert call(capsys, "solve", name, "-o", str(again))[0] == code
+    assert call(capsys, *once, "-o", str(again := tmp_path / "again.json"))[0] == code
     written = json.loads(again.read_text(encoding="utf-8"))
     assert written | {"seconds": 0} == document | {"seconds": 0}
     if document["plan"] is None:

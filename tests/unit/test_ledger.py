@@ -348,4 +348,4 @@ def test_several_instances_are_numbered_and_single_cards_can_be_chosen() -> None
     assert [account.instance for account in ledger.instances] == [0, 1, 2]
     one = build_ledger(instance, plan, [3])
     assert one.cards == (ledger.cards[3],)
-    assert one.instances == ledger.instances
+    assert one.instances == (ledger.instances[1],)
