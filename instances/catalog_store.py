@@ -158,6 +158,12 @@ Modified = Annotated[
 ]
 
 
-def reference(kind: str, spec: Any) -> BeforeValidator:
-    """Accept an entry's name or a change of one where a `spec` is wanted; the schema says so."""
-    return BeforeValidator(resolve_reference(kind), json_schema_input_type=spec | str | Modified)
+def reference(kind: str, spec: Any, *forms: Any) -> BeforeValidator:
+    """Accept an entry's name or a change of one where a `spec` is wanted; the schema says so.
+
+    `forms` are further ways to write one, for the schema alone.
+    """
+    accepted = spec | str | Modified
+    for form in forms:
+        accepted |= form
+    return BeforeValidator(resolve_reference(kind), json_schema_input_type=accepted)

@@ -8,14 +8,14 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from instances.catalog_store import reference
 from instances.decisions import ExpertDecision, StageDecision
 from instances.engine import TEXTBOOK, Engine
 from instances.fleet import Fault, Fleet
 from instances.formats import Frozen
-from instances.model import ModelSpec
+from instances.model import DENSE_FIELDS, ModelSpec
 from instances.quantity import Bytes, Share
 from instances.workload import Workload
 
@@ -152,7 +152,28 @@ class Objective(Frozen):
         return (*((self.maximise,) if self.maximise else ()), *self.minimise)
 
 
-Model = Annotated[ModelSpec, reference("models", ModelSpec)]
+#: A dense decoder without groups, and a Hugging Face configuration, as a JSON Schema knows them.
+DenseForm = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {name: {"type": "integer", "minimum": 1} for name in DENSE_FIELDS},
+            "required": ["name", "hidden_size", "vocab_size", *DENSE_FIELDS],
+        }
+    ),
+]
+HuggingFaceForm = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {"huggingface": {"type": "string"}},
+            "required": ["huggingface"],
+        }
+    ),
+]
+Model = Annotated[ModelSpec, reference("models", ModelSpec, DenseForm, HuggingFaceForm)]
 
 
 def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from cli.main import run
-from instances.catalog_store import catalog_names
+from instances.catalog_store import catalog_entry, catalog_names
 from instances.engine import EngineProfile
 from instances.huggingface import load_model
+from instances.io import example_text, parse_instance
 from instances.model import ModelSpec
 from optimizer.model_report import report_model
 
@@ -174,3 +176,21 @@ def test_bad_input_is_one_line(capsys: Capture, tmp_path: Path) -> None:
     broken = {**QWEN3_6, "text_config": {**QWEN3_6["text_config"], "num_experts": None}}
     refused(call(capsys, save(tmp_path / "e.json", broken)), "text_config.num_experts: is missing")
     refused(call(capsys), "CONFIG_OR_NAME")
+
+
+def test_the_schema_of_an_instance_knows_every_form_of_a_model(capsys: Capture) -> None:
+    """By name, changed, flat, in groups, or as a Hugging Face configuration; nothing else."""
+    assert run(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    document = json.loads(example_text("four-sessions-128k"))
+    check = jsonschema.Draft202012Validator(schema)
+    flat = {"name": "mine", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2}
+    flat |= {"head_dim": 16, "ffn_size": 100, "vocab_size": 256}
+    grouped = catalog_entry("models", "deepseek-v4-flash")
+    forms: list[Any] = ["qwen3-8b", {"base": "qwen3-8b", "num_layers": 3}, flat, grouped]
+    for form in [*forms, {"huggingface": "config.json"}]:
+        assert check.is_valid(document | {"model": form}), form
+    for form in (3, [], {"huggingface": 3}, {"name": "mine", "num_layers": 2}):
+        assert not check.is_valid(document | {"model": form}), form
+    for form in forms:
+        parse_instance(document | {"model": form})
