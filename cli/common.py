@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import click
 
@@ -28,3 +31,13 @@ class FiniteSeconds(click.ParamType[float]):
             return float(parse_quantity(value, "seconds"))
         except QuantityError as error:
             self.fail(str(error), param, ctx)
+
+
+def show_and_leave(code: int, show: Callable[[], None]) -> NoReturn:
+    """Print, and end with an exit code that a reader who stops reading does not change."""
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(code)

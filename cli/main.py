@@ -19,6 +19,7 @@ from cli.common import (
     EXIT_NO_PLAN,
     EXIT_SOLVED,
     FiniteSeconds,
+    show_and_leave,
 )
 from cli.explain import explain
 from cli.model import model
@@ -78,13 +79,16 @@ def solve(
     result = _solve_with_progress(problem, options)
     if output is not None:
         write_atomically(output, result.to_json())
-    if as_json:
-        click.echo(result.to_json(), nl=False)
-    else:
+
+    def show() -> None:
         from cli.render import render_result
 
-        render_result(problem, result)
-    raise SystemExit(_exit_code(result))
+        if as_json:
+            click.echo(result.to_json(), nl=False)
+        else:
+            render_result(problem, result)
+
+    show_and_leave(_exit_code(result), show)
 
 
 def _solve_side(
@@ -98,11 +102,14 @@ def _solve_side(
     result = solve_side(problem, options)
     if output is not None:
         write_atomically(output, result.to_json())
-    if as_json:
-        click.echo(result.to_json(), nl=False)
-    else:
-        render_side(problem, result)
-    raise SystemExit(_exit_code(result))
+
+    def show() -> None:
+        if as_json:
+            click.echo(result.to_json(), nl=False)
+        else:
+            render_side(problem, result)
+
+    show_and_leave(_exit_code(result), show)
 
 
 def _exit_code(result: ResultDocument | SideResultDocument) -> int:
@@ -157,11 +164,14 @@ def verify(instance: str, plan: str, as_json: bool) -> None:
     if problem.decision != "deployment":
         _verify_side(problem, parse_json(text, source), source, as_json)
     verification = verify_plan(problem, parse_json(text, source), source)
-    if as_json:
-        click.echo(verification_json(problem, verification), nl=False)
-    else:
-        render_verification(problem, verification)
-    raise SystemExit(EXIT_SOLVED if verification.holds else EXIT_MISMATCH)
+
+    def show() -> None:
+        if as_json:
+            click.echo(verification_json(problem, verification), nl=False)
+        else:
+            render_verification(problem, verification)
+
+    show_and_leave(EXIT_SOLVED if verification.holds else EXIT_MISMATCH, show)
 
 
 def _verify_side(problem: Instance, document: Any, source: str, as_json: bool) -> NoReturn:
@@ -172,11 +182,14 @@ def _verify_side(problem: Instance, document: Any, source: str, as_json: bool) -
     from optimizer.side.document import verify_side
 
     verification = verify_side(problem, document, source)
-    if as_json:
-        click.echo(json.dumps(verification, indent=2, ensure_ascii=False))
-    else:
-        render_side_verification(problem, verification)
-    raise SystemExit(EXIT_SOLVED if verification["holds"] else EXIT_MISMATCH)
+
+    def show() -> None:
+        if as_json:
+            click.echo(json.dumps(verification, indent=2, ensure_ascii=False))
+        else:
+            render_side_verification(problem, verification)
+
+    show_and_leave(EXIT_SOLVED if verification["holds"] else EXIT_MISMATCH, show)
 
 
 @cli.command()
@@ -270,6 +283,8 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_SOLVED
+    except OSError as error:
+        return _fail(f"output: {error.strerror or error}; it is not complete", EXIT_BAD_INPUT)
     except Exception as error:
         code = _known_error_code(error)
         if code is None:
@@ -292,7 +307,7 @@ def _known_error_code(error: Exception) -> int | None:
 def main() -> None:
     """Entry point of the `supernode` command."""
     code = run()
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
     if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
         sys.stderr.flush()

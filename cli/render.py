@@ -55,6 +55,8 @@ def number(value: float | None, unit: str = "") -> str:
         return "—"
     if unit == "s":
         return human_seconds(Fraction(value))
+    if unit in ("tokens", "sessions"):
+        return f"{value:,.0f} {unit}"
     if unit == "cards":
         return f"{value:g} card" if value == 1 else f"{value:g} cards"
     return f"{value:.4g} {unit.replace('*', '·')}".strip()

@@ -35,10 +35,10 @@ def _layer_indices(value: Any) -> Any:
         return value
     found: list[int] = []
     for part in value.split(","):
-        span, _, step = part.strip().partition(":")
-        first, _, last = span.partition("-")
+        span, colon, step = part.strip().partition(":")
+        first, dash, last = span.partition("-")
         try:
-            begin, end, by = int(first), int(last or first), int(step or 1)
+            begin, end, by = int(first), int(last if dash else first), int(step if colon else 1)
         except ValueError:
             raise ValueError(
                 f'{part.strip()!r} is not a range of layers; write "3", "0-11" or "1-35:2"'

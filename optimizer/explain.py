@@ -180,19 +180,17 @@ def _deploy_alone(tables: ProblemTables, candidate: Candidate) -> Plan:
     return plan_of(tables, Selection(tuple(i for i, _ in used)), [cards for _, cards in used])
 
 
-def candidate_reports(tables: ProblemTables) -> list[CandidateReport]:
-    """Deploy every priced candidate alone and evaluate it."""
-    reports: list[CandidateReport] = []
+def candidate_reports(tables: ProblemTables) -> Iterator[CandidateReport]:
+    """Deploy every priced candidate alone and evaluate it, one after another."""
     if tables.layouts is not None:
         for index, layout in enumerate(tables.layouts):
             plan = _deploy_layout(tables, index, layout)
             first = tables.kinds[layout.instances[0][0]].candidate
-            reports.append(CandidateReport(first, plan, evaluate(tables.instance, plan)))
-        return reports
+            yield CandidateReport(first, plan, evaluate(tables.instance, plan))
+        return
     for candidate in tables.candidates:
         plan = _deploy_alone(tables, candidate)
-        reports.append(CandidateReport(candidate, plan, evaluate(tables.instance, plan)))
-    return reports
+        yield CandidateReport(candidate, plan, evaluate(tables.instance, plan))
 
 
 def late_by_s(tables: ProblemTables, evaluation: Evaluation) -> Fraction:

@@ -77,7 +77,7 @@ class _Builder:
                 self.reject(footprint, broken.rule, broken.amount, broken.unit, broken.message)
             elif not servers:
                 self.reject_span(pool, footprint)
-            elif self.has_cut(footprint):
+            elif self.has_cut(pool, footprint):
                 found += self.batches(footprint, servers)
         worthwhile, beaten = screen(self.instance, pool, found)
         self.rejections += beaten
@@ -98,14 +98,23 @@ class _Builder:
         broken = check_degrees(self.instance, footprint)
         return broken[0] if broken else None
 
-    def has_cut(self, footprint: Footprint) -> bool:
-        """Whether the layers can be cut so that all weights fit; a rejection if not."""
-        if footprint.parallel.pp == 1 or pipeline_cut(self.instance, footprint) is not None:
+    def has_cut(self, pool: Pool, footprint: Footprint) -> bool:
+        """Whether the layers can be cut so that all weights fit; a rejection if not.
+
+        The rejection says by how much the even cut falls short.
+        """
+        pp = footprint.parallel.pp
+        if pp == 1 or pipeline_cut(self.instance, footprint) is not None:
             return True
-        text = f"{footprint.label()}: no cut of the layers lets the weights fit"
-        if self.instance.search.kv_sharing == "same_stage":
-            text += " and keeps layers with the cache they read"
-        self.reject(footprint, "memory", 1, "stages", text)
+        each, more = divmod(self.instance.model.num_layers, pp)
+        even = replace(footprint, stages=tuple(each + (stage < more) for stage in range(pp)))
+        usable = usable_bytes(self.instance, pool)
+        short = misfit(self.instance, even, self.memory_rows(pool, even), usable)
+        if short is not None:
+            self.rejections.append(short)
+            return False
+        text = f"{footprint.label()}: no cut keeps layers with the cache they read and fits"
+        self.reject(footprint, "kv_source", 1, "stages", text)
         return False
 
     def batches(self, footprint: Footprint, servers: tuple[int, ...]) -> Iterator[Footprint]:

@@ -89,7 +89,8 @@ def _objective(
     claim = claims[i] if i < len(claims) else None
     value = None if evaluation is None else evaluation.objective(term.name)
     bound = None if claim is None else claim.bound
-    if i == 0 and record.tables.candidates and record.termination is not Termination.INFEASIBLE:
+    is_open = record.termination is not Termination.INFEASIBLE
+    if i == 0 and record.tables.candidates and record.tables.is_complete and is_open:
         free = term_bound(record.tables, term)
         bound = free if bound is None else max(bound, free)
     gap = None

@@ -60,12 +60,14 @@ def solve(
     options = options or SolveOptions()
     options.check()
     started = time.monotonic()
-    patience_s = max(options.time_limit_s, LEAST_PRICING_S)
-    tables = build_tables(instance, lambda share: time.monotonic() > started + share * patience_s)
-    reports = candidate_reports(tables)
-    incumbent = Incumbent(tables, on_incumbent)
-    for report in reports:
-        incumbent.offer(report.plan, report.evaluation)
+    tables, is_interrupted = _price(instance, started, options.time_limit_s)
+    incumbent, reports = Incumbent(tables, on_incumbent), list[CandidateReport]()
+    try:
+        for report in candidate_reports(tables):
+            reports.append(report)
+            incumbent.offer(report.plan, report.evaluation)
+    except KeyboardInterrupt:
+        is_interrupted = True
     request = SolveRequest(
         tables,
         objective_terms(instance),
@@ -74,8 +76,25 @@ def solve(
         options.seed,
         on_selection=incumbent.offer_selection,
     )
-    record = _decide(tables, reports, request, options, incumbent, stop)
+    if is_interrupted:
+        record = SolveRecord(tables, request.terms, reports, incumbent, limit="interrupted")
+    else:
+        record = _decide(tables, reports, request, options, incumbent, stop)
     return result_document(record, options, time.monotonic() - started)
+
+
+def _price(instance: Instance, started: float, time_limit_s: float) -> tuple[ProblemTables, bool]:
+    """Price the candidates in time; after an interrupt, as many as a moment allows."""
+    patience_s = max(time_limit_s, LEAST_PRICING_S)
+    try:
+        return build_tables(
+            instance, lambda share: time.monotonic() > started + share * patience_s
+        ), False
+    except KeyboardInterrupt:
+        begun = time.monotonic()
+        return build_tables(
+            instance, lambda share: time.monotonic() > begun + share * LEAST_PRICING_S
+        ), True
 
 
 def _solvers(options: SolveOptions, tables: ProblemTables) -> tuple[str, ...]:

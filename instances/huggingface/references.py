@@ -36,7 +36,7 @@ def resolve_model_reference(value: Any, folder: str | Path | None, source: str) 
     if not isinstance(formats, Mapping):
         raise InputError(source, "model.formats", "must be an object", formats)
     places = [Path(given)] if folder is None else [Path(folder) / given, Path(given)]
-    path = next((place for place in places if place.is_file()), None)
+    path = next((place for place in places if _is_file(place)), None)
     if path is None:
         rule = "no such file beside the instance or in the working directory; correct the path"
         raise InputError(source, where, rule, given)
@@ -47,6 +47,14 @@ def resolve_model_reference(value: Any, folder: str | Path | None, source: str) 
         raise InputError(source, where, f"{error}", given) from None
     fields = model.model_dump()
     return {**fields, "formats": {**fields["formats"], **formats}}
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a path names a file; one that no system could hold does not."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def load_model(reference: str) -> ModelSpec:

@@ -122,7 +122,7 @@ def solve_side(
             record.opinion = record.kind.opinion(record.outcome.value) or _by_solver(
                 record, deadline, options, stopper
             )
-        _conclude(record, stopper.is_set())
+        _conclude(record, stopper.is_set(), time.monotonic() < deadline)
     except KeyboardInterrupt:
         stopper.set()
         record.limit = "interrupted"
@@ -225,7 +225,7 @@ def _by_solver(
     return SecondOpinion("none", None, "; ".join(declined) or "no other method had time")
 
 
-def _conclude(record: SideRecord, is_stopped: bool) -> None:
+def _conclude(record: SideRecord, is_stopped: bool, is_early: bool) -> None:
     outcome, opinion = record.outcome, record.opinion
     assert outcome is not None
     if outcome.is_proof and opinion is not None and opinion.agrees is False:
@@ -241,6 +241,9 @@ def _conclude(record: SideRecord, is_stopped: bool) -> None:
         return
     if record.answer is not None:
         record.termination = Termination.FEASIBLE
+    if record.limit is None and is_early and not is_stopped and not outcome.is_proof:
+        record.limit = "size"
+        record.reason = "the numbers are too large to tell the plans left apart"
     if record.limit is None:
         record.limit = (
             "interrupted" if is_stopped else "second_opinion" if outcome.is_proof else "time"

@@ -91,7 +91,7 @@ def side_plan(kind: SideKind, answer: Any) -> SidePlanDocument:
         )
     extra = sum(len(groups) - 1 for groups in answer)
     text = f"{len(answer)} experts on {kind.problem.num_groups} groups"
-    text += f", {extra} more copies" if extra else ""
+    text += f", {extra} more {'copy' if extra == 1 else 'copies'}" if extra else ""
     return SidePlanDocument(
         sentence=f"{text}: busiest group {human_seconds(value)}",
         experts=[list(groups) for groups in answer],
