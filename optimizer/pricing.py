@@ -25,6 +25,7 @@ from optimizer.peak import buffer_bytes, usable_bytes
 from optimizer.plan import CardId, Footprint
 from optimizer.screening import misfit, screen, without_dominated
 from optimizer.stages.building import pipeline_cut
+from optimizer.stages.problem import even_cut
 from optimizer.steps import decode_step, decode_works, prompt_s, reduces
 from optimizer.sums import sum_ticks
 from optimizer.tables import (
@@ -106,8 +107,7 @@ class _Builder:
         pp = footprint.parallel.pp
         if pp == 1 or pipeline_cut(self.instance, footprint) is not None:
             return True
-        each, more = divmod(self.instance.model.num_layers, pp)
-        even = replace(footprint, stages=tuple(each + (stage < more) for stage in range(pp)))
+        even = replace(footprint, stages=even_cut(self.instance.model.num_layers, pp))
         usable = usable_bytes(self.instance, pool)
         short = misfit(self.instance, even, self.memory_rows(pool, even), usable)
         if short is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from instances.huggingface.layers import (
-    Layer,
     decoder,
+    dense_and_moe,
     dense_first,
     layer_groups,
     layers_named,
@@ -38,17 +38,7 @@ def _model(config: ConfigReader, attention: dict[str, Any], plain: tuple[str, ..
     """Return a decoder whose layers have this attention, dense FFNs first and then experts."""
     names = dense_first(config)
     config.refuse("topk_method", "noaux_tc", "only noaux_tc, with its router bias, can be imported")
-    shared = config.count("n_shared_experts")
-    moe = {
-        "kind": "moe",
-        "num_experts": config.integer("n_routed_experts"),
-        "experts_per_token": config.integer("num_experts_per_tok"),
-        "expert_size": config.integer("moe_intermediate_size"),
-        "num_shared_experts": shared,
-        "router_bias": "fp32",
-    }
-    dense = {"kind": "dense", "size": config.integer("intermediate_size")}
-    layers: dict[str, Layer] = {"dense": (attention, dense), "moe": (attention, moe)}
+    layers = dense_and_moe(config, attention)
     parts = mtp_parts(config, layers["moe"])
     every, sparse = range(len(names)), layers_named(names, "moe")
     modules: dict[str, Any] = {
@@ -68,7 +58,7 @@ def _model(config: ConfigReader, attention: dict[str, Any], plain: tuple[str, ..
         modules["index_k"] = (every, ("self_attn.indexer.wk",))
     if "dense" in names:
         modules["ffn"] = (layers_named(names, "dense"), tuple(f"mlp.{part}" for part in _PARTS))
-    if shared:
+    if config.count("n_shared_experts"):
         modules["shared_experts"] = (sparse, tuple(f"mlp.shared_experts.{p}" for p in _PARTS))
     kept = [component for component in plain if component != "eh_proj" or parts]
     formats = model_formats(config, modules, kept)

@@ -8,6 +8,7 @@ from typing import Any
 from instances.huggingface.layers import (
     Layer,
     decoder,
+    dense_and_moe,
     dense_first,
     layer_groups,
     layers_named,
@@ -183,22 +184,12 @@ def glm4_moe(config: ConfigReader) -> dict[str, Any]:
         qkv_bias=config.flag("attention_bias"),
         qk_norm=config.flag("use_qk_norm"),
     )
-    shared = config.count("n_shared_experts")
-    moe = {
-        "kind": "moe",
-        "num_experts": config.integer("n_routed_experts"),
-        "experts_per_token": config.integer("num_experts_per_tok"),
-        "expert_size": config.integer("moe_intermediate_size"),
-        "num_shared_experts": shared,
-        "router_bias": "fp32",
-    }
-    dense = {"kind": "dense", "size": config.integer("intermediate_size")}
-    layers: dict[str, Layer] = {"dense": (attention, dense), "moe": (attention, moe)}
+    layers = dense_and_moe(config, attention)
     modules = _attention_modules(len(names))
     if "dense" in names:
         modules["ffn"] = (layers_named(names, "dense"), _FFN)
     modules["experts"] = (layers_named(names, "moe"), _EXPERTS)
-    if shared:
+    if config.count("n_shared_experts"):
         modules["shared_experts"] = (layers_named(names, "moe"), _SHARED)
     parts = mtp_parts(config, layers["moe"])
     plain = ("router", "eh_proj") if parts else ("router",)

@@ -56,6 +56,21 @@ def dense_first(config: ConfigReader) -> list[str]:
     ]
 
 
+def dense_and_moe(config: ConfigReader, attention: dict[str, Any]) -> dict[str, Layer]:
+    """Return the "dense" and the "moe" layer: routed and shared experts, an FP32 router bias."""
+    shared = config.count("n_shared_experts")
+    moe = {
+        "kind": "moe",
+        "num_experts": config.integer("n_routed_experts"),
+        "experts_per_token": config.integer("num_experts_per_tok"),
+        "expert_size": config.integer("moe_intermediate_size"),
+        "num_shared_experts": shared,
+        "router_bias": "fp32",
+    }
+    dense = {"kind": "dense", "size": config.integer("intermediate_size")}
+    return {"dense": (attention, dense), "moe": (attention, moe)}
+
+
 def layers_named(names: Sequence[str], *wanted: str) -> tuple[int, ...]:
     """Return the places of the layers with one of these names."""
     return tuple(place for place, name in enumerate(names) if name in wanted)

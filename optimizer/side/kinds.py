@@ -20,6 +20,7 @@ from optimizer.experts.greedy import greedy_placement
 from optimizer.second_opinion import SecondOpinion
 from optimizer.stages.decision import stage_problem
 from optimizer.stages.evaluation import best_cut, evaluate_stages
+from optimizer.stages.problem import even_cut
 
 #: The oracle of expert placements is asked when it needs to look at no more than this.
 MAX_ORACLE_PLACEMENTS = 20_000
@@ -98,8 +99,7 @@ class StageKind:
 
     def first(self) -> tuple[int, ...] | None:
         """The cut with equally many layers on every stage."""
-        each, more = divmod(len(self.problem.layers), len(self.problem.stages))
-        return tuple(each + (s < more) for s in range(len(self.problem.stages)))
+        return even_cut(len(self.problem.layers), len(self.problem.stages))
 
     def improved(self, is_over: Callable[[], bool]) -> tuple[int, ...] | None:
         """The best cut, by dynamic programming: a solver has yet to prove it."""

@@ -8,13 +8,13 @@ from fractions import Fraction
 
 from instances.instance import Instance
 from instances.tensors import StatePart
-from optimizer.ownership import StagePlace, stage_tensors
+from optimizer.ownership import StagePlace, stage_weight_bytes
 from optimizer.parallel import ParallelConfig
 from optimizer.peak import buffer_bytes, usable_bytes
 from optimizer.plan import Footprint
-from optimizer.shards import card_entry_bytes, shard_of
+from optimizer.shards import card_entry_bytes
 from optimizer.stages.evaluation import best_cut
-from optimizer.stages.problem import Stage, StageGoal, StageLayer, StageProblem
+from optimizer.stages.problem import Stage, StageGoal, StageLayer, StageProblem, even_cut
 
 
 def _entry_bytes_per_token(part: StatePart, config: ParallelConfig) -> int:
@@ -25,19 +25,9 @@ def _entry_bytes_per_token(part: StatePart, config: ParallelConfig) -> int:
     return -(-card_entry_bytes(part, config.tp) // per)
 
 
-def _tensor_bytes(instance: Instance, config: ParallelConfig, place: StagePlace) -> int:
-    """Weight bytes on a card of everything but whole layers on a stage."""
-    formats = instance.model.formats
-    tensors = stage_tensors(instance.model, place, instance.runtime.loaded_parts)
-    return sum(
-        times * shard_of(tensor, config, instance.engine).num_bytes(tensor, formats)
-        for tensor, times, _ in tensors
-    )
-
-
 def layer_weight_bytes(instance: Instance, config: ParallelConfig) -> tuple[int, ...]:
     """Weight bytes on a card, layer by layer, tables beside the layers included."""
-    model = instance.model
+    model, loaded = instance.model, instance.runtime.loaded_parts
     special = {table.layer for table in model.tables}
     known: dict[tuple[int, int], int] = {}
     found = []
@@ -45,7 +35,7 @@ def layer_weight_bytes(instance: Instance, config: ParallelConfig) -> tuple[int,
         key = (group, layer if layer in special else -1)
         if key not in known:
             place = StagePlace(1, range(layer, layer + 1), False, False)
-            known[key] = _tensor_bytes(instance, config, place)
+            known[key] = stage_weight_bytes(model, config, place, instance.engine, loaded)
         found.append(known[key])
     return tuple(found)
 
@@ -125,8 +115,7 @@ def pipeline_cut(instance: Instance, footprint: Footprint) -> tuple[int, ...] | 
 def _pipeline_cut(instance: Instance, footprint: Footprint) -> tuple[int, ...] | None:
     pp, num_layers = footprint.parallel.pp, instance.model.num_layers
     if instance.search.stage_cut == "even" or not instance.engine.uneven_stages:
-        each, more = divmod(num_layers, pp)
-        return tuple(each + (stage < more) for stage in range(pp))
+        return even_cut(num_layers, pp)
     lengths = [cohort.held_tokens for cohort in instance.workload.cohorts]
     for tokens, sessions in ((max(lengths), 1), (min(lengths), 1), (0, 0)):
         problem = capacity_problem(
@@ -151,4 +140,6 @@ def _bounded_bytes(part: StatePart, config: ParallelConfig, tokens: int) -> int:
 def _ends_bytes(instance: Instance, config: ParallelConfig, stage: int, count: int) -> int:
     """Bytes of the embedding on the first stage and of what follows the layers on the last."""
     place = StagePlace(stage, range(0), stage == 0, stage == count - 1)
-    return _tensor_bytes(instance, config, place)
+    return stage_weight_bytes(
+        instance.model, config, place, instance.engine, instance.runtime.loaded_parts
+    )

@@ -88,3 +88,9 @@ class StageProblem:
 
 def _costs(layer: StageLayer) -> tuple[tuple[int | Fraction, ...], ...]:
     return (layer.weight_bytes, layer.kv_bytes_per_token, layer.fixed_state_bytes, layer.time_s)
+
+
+def even_cut(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Return equally many layers on every stage, one more on the first ones where they must."""
+    each, more = divmod(num_layers, num_stages)
+    return tuple(each + (stage < more) for stage in range(num_stages))
