@@ -68,7 +68,7 @@ class CpSatEngine:
         """Return the least value of a measure within limits."""
         if time.monotonic() >= self.request.deadline or self.request.stop.is_set():
             return EngineResult(Termination.NO_SOLUTION_FOUND)
-        m = build_model(self.request.tables, self.scale, limits)
+        m = build_model(self.request.tables, self.scale, limits, self.request.excluded)
         unit = define_objective(m, measure)
         solver = cp_model.CpSolver()
         configure(solver, self.request, self.request.deadline - time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +17,7 @@ from formulations.lanes import used_lanes
 from formulations.staging import Limits
 from formulations.ticks import TickScale
 from optimizer.errors import TooLargeError
-from optimizer.protocols import Measure
+from optimizer.protocols import Measure, NoGood
 from optimizer.tables import ProblemTables
 
 
@@ -131,10 +132,33 @@ def define_objective(m: DeploymentModel, measure: Measure) -> Fraction:
     return unit
 
 
-def build_model(tables: ProblemTables, scale: TickScale, limits: Limits) -> DeploymentModel:
+def define_exclusions(m: DeploymentModel, excluded: Sequence[NoGood]) -> None:
+    """No-good cuts: some candidate has more or fewer serving instances than the one excluded."""
+    for e, no_good in enumerate(excluded):
+        wanted, differs = dict(no_good.counts), []
+        counts: dict[int, list[Any]] = {c: [] for c in (-1, *wanted)}
+        for (_, k), literal in m.is_kind.items():
+            c = m.tables.kinds[k].candidate.index
+            counts[c if c in wanted else -1].append(literal)
+        for c, literals in counts.items():
+            have = wanted.get(c, 0)
+            more = m.model.new_bool_var(f"more[{e},{c}]")
+            m.model.add(sum(literals) >= have + 1).only_enforce_if(more)
+            differs.append(more)
+            if have:
+                fewer = m.model.new_bool_var(f"fewer[{e},{c}]")
+                m.model.add(sum(literals) <= have - 1).only_enforce_if(fewer)
+                differs.append(fewer)
+        m.model.add_bool_or(differs).with_name(f"excluded[{e}]")
+
+
+def build_model(
+    tables: ProblemTables, scale: TickScale, limits: Limits, excluded: Sequence[NoGood] = ()
+) -> DeploymentModel:
     """Build variables, constraints and limits; the objective comes after."""
     m = DeploymentModel(tables, scale)
     define_deployment_variables(m)
     define_deployment_constraints(m)
+    define_exclusions(m, excluded)
     define_limits(m, limits)
     return m

@@ -1,35 +1,23 @@
 """The deployment decision for MILP: patterns, counted, and blocks of cards on servers.
 
 Sets and names are those of formulations/README.md. All coefficients are small whole numbers, so
-that a solver's tolerances cannot let a row be broken: largest measures are limited by leaving
-patterns out, sums in coarse units and, where that is not enough, by digits with carries.
+that a solver's tolerances cannot let a row be broken (`milp_measures.py` limits and minimises).
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import pulp
 
-from formulations.exact_sums import Row, scale_for
 from formulations.lanes import Queues, dealt_queues
 from formulations.patterns import Pattern, pattern_queues
 from formulations.staging import Limits
 from optimizer.errors import MismatchError
 from optimizer.protocols import Measure, SelectedInstance, Selection
 from optimizer.tables import Kind, ProblemTables
-
-#: Digits of exact sums: with more bits CBC's tolerances made feasible limits infeasible.
-DIGIT_BITS = 10
-DIGIT = 2**DIGIT_BITS
-
-#: Added to whole limits of whole sums: it changes nothing but the room a tolerance has. Without it
-#: CBC called its own optimum infeasible.
-HALF = 0.5
 
 
 class DeploymentModel:
@@ -197,105 +185,11 @@ def define_placement(m: DeploymentModel) -> None:
         m.problem += (pulp.lpSum(owners) <= 1, f"failing_card_{f}")
 
 
-def measure_unit(patterns: Sequence[Pattern], measure: Measure) -> Fraction:
-    """Return the largest unit in which every pattern's measure is whole."""
-    values = [p.score.measures[measure] for p in patterns]
-    return Fraction(
-        math.gcd(*(v.numerator for v in values)) or 1, math.lcm(*(v.denominator for v in values))
-    )
-
-
-def whole_weights(patterns: Sequence[Pattern], measure: Measure, unit: Fraction) -> tuple[int, ...]:
-    """Return every pattern's measure as a whole number of units."""
-    return tuple(int(p.score.measures[measure] / unit) for p in patterns)
-
-
-def define_limits(m: DeploymentModel, rows: Sequence[Row]) -> None:
-    """Enough sessions on time, sums at most their limits, and the given rows (over all patterns).
-
-    A sum is limited in coarse units, which lets through less than one unit per pattern too much;
-    the engine checks the answer exactly and asks for the exact limit only where that happened.
-    """
-    if m.limits.min_on_time:
-        on_time = pulp.lpSum(
-            p.score.num_on_time * x for p, x in zip(m.patterns, m.times_used, strict=True)
-        )
-        m.problem += (on_time >= m.limits.min_on_time, "on_time")
-    for measure, limit in m.limits.at_most.items():
-        if measure.is_largest or not m.patterns:
-            continue
-        unit = measure_unit(m.patterns, measure)
-        weights, most = whole_weights(m.patterns, measure, unit), math.floor(limit / unit)
-        scale = scale_for(weights, max_uses(m.tables))
-        coarse = pulp.lpSum(w // scale * x for w, x in zip(weights, m.times_used, strict=True))
-        m.problem += (coarse <= most // scale + HALF, f"coarse_{measure.value}")
-        if measure in m.exact and scale > 1:
-            _limit_sum(m, measure.value, weights, most)
-    for r, row in enumerate(rows):
-        total = pulp.lpSum(row.weights[i] * x for i, x in zip(m.kept, m.times_used, strict=True))
-        m.problem += (total <= row.most + HALF, f"row_{r}")
-
-
-def _digit(number: int, d: int, *, is_top: bool) -> int:
-    """Return digit d of a number; the top one keeps the sign, so that all digits add up to it."""
-    shifted = number >> (DIGIT_BITS * d)
-    return shifted if is_top else shifted % DIGIT
-
-
-def _limit_sum(m: DeploymentModel, name: str, weights: Sequence[int], most: int) -> None:
-    """Sum of weights <= most, digit by digit from the lowest: total = sum of digit_d · DIGIT^d.
-
-    Row d collects its digits and the carry from below; the top row has no remainder. The compare
-    walks from the top: `tie` is 1 while all higher digits equal the limit's.
-    """
-    largest = max(map(abs, (*weights, most, 1)))
-    num_digits = math.ceil(largest.bit_length() / DIGIT_BITS)
-    most_carry = max_uses(m.tables) + 1  # each use adds less than one carry
-    problem, carry = m.problem, pulp.LpAffineExpression()
-    digits: list[Any] = []
-    for d in range(num_digits):
-        row = carry + pulp.lpSum(
-            _digit(w, d, is_top=d == num_digits - 1) * x
-            for w, x in zip(weights, m.times_used, strict=True)
-        )
-        if d == num_digits - 1:
-            digits.append(row)
-            break
-        digit = m.problem.add_variable(f"digit_{name}_{d}", 0, DIGIT - 1, pulp.LpInteger)
-        over = m.problem.add_variable(f"carry_{name}_{d}", 0, most_carry, pulp.LpInteger)
-        problem += (row == DIGIT * over + digit, f"digit_{name}_{d}")
-        digits.append(digit)
-        carry = 1 * over
-    tie: Any = 1
-    for d in reversed(range(num_digits)):
-        wanted = _digit(most, d, is_top=d == num_digits - 1)
-        if d == 0:
-            problem += (digits[d] <= wanted + (DIGIT - 1) * (1 - tie), f"limit_{name}_0")
-            break
-        still = m.problem.add_variable(f"tie_{name}_{d}", cat=pulp.LpBinary)
-        problem += (still <= tie, f"tie_{name}_{d}")
-        # tied so far: the digit is below the limit's unless it stays tied
-        problem += (
-            digits[d] <= wanted - 1 + still + DIGIT * (1 - tie),
-            f"limit_{name}_{d}",
-        )
-        tie = still
-
-
 def max_uses(tables: ProblemTables) -> int:
     """Upper bound on the number of patterns used in all."""
     if tables.layouts is None:
         return tables.max_instances
     return max(len(layout.instances) for layout in tables.layouts)
-
-
-def define_objective(m: DeploymentModel, weights: Sequence[int] | None) -> None:
-    """Minimise the sum of whole weights (over all patterns); None: any plan will do."""
-    terms = (
-        0 * x if weights is None else weights[i] * x
-        for i, x in zip(m.kept, m.times_used, strict=True)
-    )
-    m.problem.setObjective(pulp.lpSum(terms))
 
 
 def extract(m: DeploymentModel) -> Selection:
@@ -351,20 +245,3 @@ def _servers_of(m: DeploymentModel, k: int) -> list[tuple[int, ...]]:
             left[s] -= 1
         groups.append(tuple(sorted(most)))
     return groups
-
-
-def build_model(
-    tables: ProblemTables,
-    patterns: Sequence[Pattern],
-    limits: Limits,
-    exact: frozenset[Measure],
-    weights: Sequence[int] | None,
-    rows: Sequence[Row],
-) -> DeploymentModel:
-    """Build variables, constraints, limits and the objective."""
-    m = DeploymentModel(tables, patterns, limits, exact)
-    define_deployment_variables(m)
-    define_deployment_constraints(m)
-    define_limits(m, rows)
-    define_objective(m, weights)
-    return m

@@ -14,16 +14,9 @@ from typing import Any
 
 import pulp
 
-from formulations.deployment_milp import (
-    DeploymentModel,
-    build_model,
-    extract,
-    max_uses,
-    measure_unit,
-    num_variables,
-    whole_weights,
-)
+from formulations.deployment_milp import DeploymentModel, extract, max_uses, num_variables
 from formulations.exact_sums import Row, Used, least_sum
+from formulations.milp_measures import build_model, measure_unit, whole_weights
 from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, solve_request
@@ -212,7 +205,8 @@ class MilpEngine:
     ) -> _Run:
         if self._is_over():
             return _Run(Termination.NO_SOLUTION_FOUND)
-        m = build_model(self.tables, self.patterns, limits, exact, weights, rows)
+        excluded = self.request.excluded
+        m = build_model(self.tables, self.patterns, limits, exact, weights, rows, excluded)
         if not m.patterns:
             return _Run(Termination.INFEASIBLE)
         left = max(self.request.deadline - time.monotonic(), 0.0)  # HiGHS ignores negative limits

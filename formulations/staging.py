@@ -18,6 +18,7 @@ from typing import Protocol
 
 from optimizer.errors import MismatchError
 from optimizer.protocols import (
+    Ceiling,
     Measure,
     Outcome,
     Selection,
@@ -214,11 +215,41 @@ def _ratio(engine: Engine, term: Term, branches: Sequence[Limits], num_sessions:
     return _Stage(ended, best, bound, tied, selection)
 
 
+def first_branches(
+    ceilings: Sequence[Ceiling], min_on_time: int, num_sessions: int
+) -> list[Limits]:
+    """Return limits that together hold exactly the plans that keep all ceilings.
+
+    A ceiling r on cost / on_time is kept by a plan with exactly k on time iff its cost is at most
+    r · k; such a plan lies in the branch "at least k on time, cost at most r · k", and every plan
+    of that branch keeps the ceiling.
+    """
+    branches = [Limits(min_on_time=min_on_time)]
+    for ceiling in ceilings:
+        if not ceiling.term.scale:
+            continue  # the value is 0, whatever the plan
+        measure, most = ceiling.term.measure, ceiling.most / ceiling.term.scale
+        if not ceiling.term.per_on_time:
+            branches = [branch.capped(measure, most) for branch in branches]
+            continue
+        branches = [
+            replace(branch, min_on_time=count).capped(measure, most * count)
+            for branch in branches
+            for count in range(max(1, branch.min_on_time), num_sessions + 1)
+        ]
+    return branches
+
+
 def solve_terms(
-    engine: Engine, solver: str, terms: Sequence[Term], min_on_time: int, num_sessions: int
+    engine: Engine,
+    solver: str,
+    terms: Sequence[Term],
+    min_on_time: int,
+    num_sessions: int,
+    ceilings: Sequence[Ceiling] = (),
 ) -> Outcome:
     """Minimise the terms one after another, each within the optimum of those before it."""
-    branches = [Limits(min_on_time=min_on_time)]
+    branches = first_branches(ceilings, min_on_time, num_sessions)
     claims: list[StageClaim] = []
     selection: Selection | None = None
     ended = Termination.OPTIMAL
@@ -267,4 +298,5 @@ def solve_request(
         request.terms,
         tables.instance.min_on_time_sessions,
         tables.num_sessions,
+        request.ceilings,
     )

@@ -47,10 +47,17 @@ class AcceleratorSpec(Frozen):
 
 
 class MeasuredRow(Frozen):
-    """One measured message size and its time."""
+    """One measured message size, its time, and how far that may be off either way."""
 
     message_bytes: PositiveBytes
     time_s: PositiveSeconds
+    spread_s: Seconds = Fraction(0)
+
+    @model_validator(mode="after")
+    def _spread_is_smaller(self) -> MeasuredRow:
+        if self.spread_s >= self.time_s:
+            raise ValueError("spread_s must be less than time_s")
+        return self
 
 
 class MeasuredCollective(Frozen):

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
+from instances.budget import Budget
 from instances.catalog_store import reference
 from instances.decisions import ExpertDecision, StageDecision
 from instances.engine import TEXTBOOK, Engine
 from instances.fleet import Fault, Fleet
 from instances.formats import Frozen
+from instances.measurements import MeasuredSession
 from instances.model import DENSE_FIELDS, ModelSpec
 from instances.quantity import Bytes, Share
 from instances.workload import Workload
@@ -119,12 +121,13 @@ class Objective(Frozen):
     `maximise` "held_sessions" comes before all else: the sessions of the only cohort whose caches
     fit on the fleet at once. `billing` "fleet" bills every card of the fleet from time 0 until the
     last session ends; "instance" bills each serving instance's cards until its own last session
-    ends.
+    ends. `at_most` limits what any plan may take, whatever is optimised.
     """
 
     maximise: Literal["held_sessions"] | None = None
     minimise: tuple[ObjectiveName, ...] = Field(default=(), strict=False)
     billing: Literal["fleet", "instance"] = "fleet"
+    at_most: Budget = Budget()
 
     @field_validator(
         "minimise", mode="before", json_schema_input_type=ObjectiveName | list[ObjectiveName]
@@ -207,6 +210,7 @@ class Instance(Frozen):
     search: Search = Search()
     objective: Objective
     faults: tuple[Fault, ...] = Field(default=(), max_length=64, strict=False)
+    measurements: tuple[MeasuredSession, ...] = Field(default=(), max_length=4096, strict=False)
     stages: StageDecision | None = None
     experts: ExpertDecision | None = None
 
@@ -266,6 +270,19 @@ class Instance(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _measurements_name_what_exists(self) -> Instance:
+        known = {
+            "pool": {pool.name for pool in self.fleet.pools},
+            "cohort": {cohort.name for cohort in self.workload.cohorts},
+        }
+        for i, measured in enumerate(self.measurements):
+            for kind, names in known.items():
+                name = getattr(measured, kind)
+                if name is not None and name not in names:
+                    raise ValueError(f"measurements[{i}].{kind}: no {kind} is named {name!r}")
+        return self
+
+    @model_validator(mode="after")
     def _peaks_are_known(self) -> Instance:
         number_format = self.model.formats.compute_format
         for i, pool in enumerate(self.fleet.pools):
@@ -306,11 +323,13 @@ class Instance(Frozen):
 
     @model_validator(mode="after")
     def _energy_needs_power(self) -> Instance:
-        if "energy" in self.objective.minimise:
+        limited = dict(self.objective.at_most.limits())
+        if "energy" in (*self.objective.minimise, *limited):
             for i, pool in enumerate(self.fleet.pools):
                 if pool.server.power_w is None:
                     raise ValueError(
-                        f"objective 'energy' needs fleet.pools[{i}].server.power_w, which is null"
+                        f"energy as an objective or a limit needs fleet.pools[{i}].server.power_w, "
+                        f"which is null"
                     )
         return self
 
@@ -323,7 +342,8 @@ class Instance(Frozen):
     def min_on_time_sessions(self) -> int:
         """Fewest sessions that must end on time; a cost per on-time session needs at least one."""
         wanted = self.workload.min_on_time_sessions
-        return max(1, wanted) if "cost_per_on_time_session" in self.objective.minimise else wanted
+        named = (*self.objective.minimise, *dict(self.objective.at_most.limits()))
+        return max(1, wanted) if "cost_per_on_time_session" in named else wanted
 
     def canonical_json(self) -> str:
         """Return the document as JSON with sorted keys and exact values: equal iff equal."""

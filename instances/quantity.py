@@ -101,6 +101,13 @@ _DIMENSIONS: Final[dict[str, _Dimension]] = {
         {"W": Fraction(1), "kW": Fraction(10**3), "MW": Fraction(10**6)},
         whole=True,
     ),
+    "joules": _dimension(
+        "joules",
+        "J",
+        "1.2kJ",
+        {**_scaled(_DECIMAL, "J"), "Wh": Fraction(3600), "kWh": Fraction(3600_000)},
+    ),
+    "card_seconds": _dimension("card-seconds", "card*s", "0.24card*s", {"card*s": Fraction(1)}),
     "share": _dimension("a share", "", "75%", {"%": Fraction(1, 100)}),
 }
 
@@ -192,7 +199,8 @@ def parse_quantity(value: object, dimension: str) -> Fraction:
         An ``int``, ``Fraction``, ``Decimal`` or ``float`` in SI units (a float means the decimal
         it prints as), or text: a number or ``p/q`` fraction, then an optional unit.
     dimension
-        ``bytes``, ``seconds``, ``bytes_per_s``, ``flops_per_s``, ``watts`` or ``share``.
+        ``bytes``, ``seconds``, ``bytes_per_s``, ``flops_per_s``, ``watts``, ``joules``,
+        ``card_seconds`` or ``share``.
 
     Returns
     -------
@@ -340,6 +348,10 @@ BytesPerSecond = Annotated[
 ]
 FlopsPerSecond = Annotated[
     Fraction, _reader("flops_per_s"), _writer("flops_per_s"), _schema("flops_per_s")
+]
+Joules = Annotated[Fraction, _reader("joules"), _writer("joules"), _schema("joules")]
+CardSeconds = Annotated[
+    Fraction, _reader("card_seconds"), _writer("card_seconds"), _schema("card_seconds")
 ]
 Watts = Annotated[int, _reader("watts"), _writer("watts"), _schema("watts")]
 Share = Annotated[Fraction, _reader("share"), _writer("share"), _schema("share")]

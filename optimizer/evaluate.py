@@ -12,7 +12,13 @@ from fractions import Fraction
 from instances.instance import Instance
 from instances.workload import Cohort
 from optimizer.checks import check_structure, sessions_in_order
-from optimizer.evaluation import CardUse, Evaluation, SessionOutcome, Violation
+from optimizer.evaluation import (
+    OBJECTIVE_UNITS,
+    CardUse,
+    Evaluation,
+    SessionOutcome,
+    Violation,
+)
 from optimizer.footprint_prices import FootprintPrices
 from optimizer.parallel import coordinates
 from optimizer.plan import Plan, ServingInstance, SessionId
@@ -127,6 +133,15 @@ def check_on_time(instance: Instance, outcomes: Sequence[SessionOutcome]) -> Ite
         )
 
 
+def check_budget(instance: Instance, judged: Evaluation) -> Iterator[Violation]:
+    """No objective may exceed its limit in `objective.at_most`."""
+    for name, most in instance.objective.at_most.limits():
+        value, unit = judged.objective(name), OBJECTIVE_UNITS[name]
+        if value is not None and value > most:
+            text = f"{name} is {float(value):.6g} {unit}; at most {float(most):.6g} {unit} may be"
+            yield Violation("budget", name, value - most, unit, text)
+
+
 def _without_strangers(serving: ServingInstance, cohort_of: dict[str, Cohort]) -> ServingInstance:
     """Return the serving instance without sessions of cohorts that do not exist."""
     kept = [i for i, session in enumerate(serving.sessions) if session.cohort in cohort_of]
@@ -221,7 +236,7 @@ def evaluate(instance: Instance, plan: Plan) -> Evaluation:
     occupied, energy = (
         _occupied(instance, plan, outcomes, makespan) if makespan is not None else (None, None)
     )
-    return Evaluation(
+    judged = Evaluation(
         sessions=outcomes,
         cards=cards,
         violations=tuple(violations),
@@ -237,3 +252,5 @@ def evaluate(instance: Instance, plan: Plan) -> Evaluation:
         occupied_card_s=occupied,
         energy_j=energy,
     )
+    over = tuple(check_budget(instance, judged))
+    return replace(judged, violations=judged.violations + over) if over else judged

@@ -71,14 +71,14 @@ class _Totals:
         times = end, max(latencies), sum(completions), in_time, card_time, energy
         return *times, card_time * each, end * each, sum(self.cards[s] for s in shapes), held
 
-    def measures(self, instance: Instance) -> list[tuple[int, int, int]]:
+    def measures(self, instance: Instance) -> dict[str, tuple[int, int, int]]:
         """Return each objective as (index, factor, scale): total[index] * factor / scale."""
         cards, unit, power = instance.fleet.num_cards, self.queues.unit, self.power_unit
         watts = sum((pool.server.power_w or 0) * pool.num_servers for pool in instance.fleet.pools)
         occupied, energy, cost = (4, 1), (5, 1), (6, 1)
         if instance.objective.billing == "fleet":
             occupied, energy, cost = (0, cards), (0, watts * power), (7, cards)
-        known = {
+        return {
             "makespan": (0, 1, unit),
             "max_latency": (1, 1, unit),
             "mean_completion": (2, 1, unit * instance.workload.num_sessions),
@@ -88,7 +88,6 @@ class _Totals:
             "cards": (8, 1, 1),
             "held_sessions": (9, -1, 1),
         }
-        return [known[name] for name in instance.objective.names]
 
 
 class _Best:
@@ -96,15 +95,23 @@ class _Best:
 
     def __init__(self, instance: Instance, totals: _Totals) -> None:
         self.instance, self.need = instance, instance.min_on_time_sessions
-        self.measures, self.queues = totals.measures(instance), totals.queues
+        known, self.queues = totals.measures(instance), totals.queues
+        self.measures = [known[name] for name in instance.objective.names]
+        self.limits = [(*known[name], most) for name, most in instance.objective.at_most.limits()]
         self.found: tuple[list[int], _Outline] | None = None
 
     def offer(self, outline: _Outline, totals: tuple[int, ...]) -> None:
         """Keep the plan when it is feasible and strictly better than all before it."""
-        if totals[3] >= self.need:
+        if totals[3] >= self.need and self.is_affordable(totals):
             values = [totals[index] * factor for index, factor, _ in self.measures]
             if self.found is None or values < self.found[0]:
                 self.found = values, outline
+
+    def is_affordable(self, totals: tuple[int, ...]) -> bool:
+        """Whether no objective exceeds its limit."""
+        return all(
+            totals[index] * factor <= most * scale for index, factor, scale, most in self.limits
+        )
 
     def result(self, num_plans: int) -> ExhaustiveResult:
         """Return the optimum with a concrete plan, after the evaluator has confirmed it."""

@@ -8,6 +8,7 @@ from instances.fleet import Pool
 from instances.instance import Instance
 from instances.workload import Cohort
 from optimizer.legality import LENIENT, check_config
+from optimizer.measured import measured_session_s
 from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
 from optimizer.peak import buffer_bytes, usable_bytes
 from optimizer.plan import Footprint
@@ -19,10 +20,13 @@ def service_time_s(
 ) -> Fraction:
     """Return the seconds one session of `cohort` takes on a lane: its prompt, then step by step.
 
-    Every step is priced with all lanes busy. Raises CollectiveUnavailable, or ValueError where the
-    split has no meaning.
+    Every step is priced with all lanes busy. A measured time takes the place of all that. Raises
+    CollectiveUnavailable, or ValueError where the split has no meaning.
     """
-    step = decode_step(instance, pool, footprint)
+    step = decode_step(instance, pool, footprint)  # a collective must exist, measured or not
+    measured = measured_session_s(instance, footprint, cohort)
+    if measured is not None:
+        return measured
     first = cohort.context_tokens + cohort.prompt_tokens + 1
     ticks = sum(step.ticks(tokens) for tokens in range(first, first + cohort.new_tokens))
     before = prompt_s(instance, pool, footprint, cohort) + step.fill_s(cohort.held_tokens)

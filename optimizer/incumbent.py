@@ -20,7 +20,7 @@ class Incumbent:
     def __init__(
         self, tables: ProblemTables, listener: Callable[[Incumbent], None] | None = None
     ) -> None:
-        self._tables, self._listener = tables, listener
+        self.tables, self._listener = tables, listener
         self._lock = threading.Lock()
         self.plan: Plan | None = None
         self.evaluation: Evaluation | None = None
@@ -28,7 +28,7 @@ class Incumbent:
 
     def offer(self, plan: Plan, evaluation: Evaluation) -> None:
         """Keep a plan if it breaks no rule and is better than the best."""
-        values = objective_values(self._tables, evaluation)
+        values = objective_values(self.tables, evaluation)
         if not evaluation.is_feasible or values is None:
             return
         with self._lock:
@@ -40,8 +40,8 @@ class Incumbent:
 
     def offer_selection(self, selection: Selection) -> None:
         """Evaluate a solver's selection and keep it if it is better."""
-        plan = plan_of(self._tables, selection)
-        self.offer(plan, evaluate(self._tables.instance, plan))
+        plan = plan_of(self.tables, selection)
+        self.offer(plan, evaluate(self.tables.instance, plan))
 
 
 def objective_values(tables: ProblemTables, evaluation: Evaluation) -> tuple[Fraction, ...] | None:

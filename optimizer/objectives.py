@@ -5,11 +5,23 @@ from __future__ import annotations
 from fractions import Fraction
 
 from instances.instance import Instance
-from optimizer.protocols import Measure, Term
+from optimizer.protocols import Ceiling, Measure, Term
 
 
 def objective_terms(instance: Instance) -> tuple[Term, ...]:
-    """Return one term per objective, most important first.
+    """Return one term per objective, most important first."""
+    terms = all_terms(instance)
+    return tuple(terms[name] for name in instance.objective.names)
+
+
+def budget_ceilings(instance: Instance) -> tuple[Ceiling, ...]:
+    """Return the limits of `objective.at_most` as ceilings on terms."""
+    terms = all_terms(instance)
+    return tuple(Ceiling(terms[name], most) for name, most in instance.objective.at_most.limits())
+
+
+def all_terms(instance: Instance) -> dict[str, Term]:
+    """Return the term of every objective by its name.
 
     Under "fleet" billing every card (and all power) is paid until the last session ends, so cost
     and energy are the makespan times a constant; under "instance" billing they are sums.
@@ -20,7 +32,7 @@ def objective_terms(instance: Instance) -> tuple[Term, ...]:
     power = Fraction(sum((p.server.power_w or 0) * p.num_servers for p in pools))
     occupied = (Measure.END, cards) if by_fleet else (Measure.CARD_SECONDS, one)
     energy = (Measure.END, power) if by_fleet else (Measure.ENERGY, one)
-    terms = {
+    return {
         "makespan": Term("makespan", Measure.END, one),
         "max_latency": Term("max_latency", Measure.LATENCY, one),
         "mean_completion": Term(
@@ -32,4 +44,3 @@ def objective_terms(instance: Instance) -> tuple[Term, ...]:
         "cards": Term("cards", Measure.CARDS, one),
         "held_sessions": Term("held_sessions", Measure.HELD, one),
     }
-    return tuple(terms[name] for name in instance.objective.names)

@@ -20,6 +20,7 @@ from optimizer.configurations import configurations, spans
 from optimizer.errors import TooLargeError
 from optimizer.footprints import check_degrees, check_lanes, check_stages
 from optimizer.legality import Rule
+from optimizer.measured import measured_session_s
 from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
 from optimizer.peak import buffer_bytes, usable_bytes
 from optimizer.plan import CardId, Footprint
@@ -230,6 +231,10 @@ class _Builder:
         parts = [part for parts in self.instance.model.layer_state for part in parts]
         services = []
         for cohort in self.instance.workload.cohorts:
+            measured = measured_session_s(self.instance, footprint, cohort)
+            if measured is not None:
+                services.append(measured)
+                continue
             first = cohort.context_tokens + cohort.prompt_tokens + 1
             ticks = sum_ticks(step, parts, first, cohort.new_tokens)
             prompt = prompt_s(self.instance, pool, footprint, cohort)
@@ -346,6 +351,13 @@ def _uniform(
     return tuple(kinds.values()), tuple(layouts)
 
 
+def dispatch_order(instance: Instance) -> tuple[int, ...]:
+    """Return cohort indices session by session, by release, then cohort."""
+    cohorts = instance.workload.cohorts
+    order = sorted(range(len(cohorts)), key=lambda c: cohorts[c].release_s)
+    return tuple(c for c in order for _ in range(cohorts[c].num_sessions))
+
+
 def build_tables(
     instance: Instance, is_over: Callable[[float], bool] = lambda share: False
 ) -> ProblemTables:
@@ -367,8 +379,6 @@ def build_tables(
         kinds, layouts = _uniform(builder, faults)
     else:
         kinds = _mixed_kinds(builder.candidates, faults)
-    cohorts = instance.workload.cohorts
-    order = sorted(range(len(cohorts)), key=lambda c: cohorts[c].release_s)
     return ProblemTables(
         instance=instance,
         candidates=tuple(builder.candidates),
@@ -376,6 +386,6 @@ def build_tables(
         faulted_cards=faults,
         kinds=kinds,
         layouts=layouts,
-        dispatch_order=tuple(c for c in order for _ in range(cohorts[c].num_sessions)),
+        dispatch_order=dispatch_order(instance),
         is_complete=builder.is_complete,
     )

@@ -56,6 +56,24 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class Ceiling:
+    """An objective's value that no plan may exceed, as it is compared (never a maximised one)."""
+
+    term: Term
+    most: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class NoGood:
+    """A deployment that does not count: how many serving instances it has of each candidate.
+
+    Pairs of (candidate index, instances), for the candidates of which it has any.
+    """
+
+    counts: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SelectedInstance:
     """One serving instance a solver chose.
 
@@ -91,7 +109,9 @@ class SolveRequest:
     """What to solve and within which limits.
 
     `deadline` is a `time.monotonic()` value; `stop` may be set from another thread to end early.
-    `on_selection` hears of every better selection found.
+    `on_selection` hears of every better selection found. `ceilings` are constraints;
+    deployments in `excluded` do not count (mixed searches only). `is_whole` says that the tables
+    hold every plan of their instance.
     """
 
     tables: ProblemTables
@@ -101,6 +121,9 @@ class SolveRequest:
     seed: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
     on_selection: Callable[[Selection], None] | None = None
+    ceilings: tuple[Ceiling, ...] = ()
+    excluded: tuple[NoGood, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from optimizer.tables import ProblemTables, Rejection
 def result_document(record: SolveRecord, options: SolveOptions, seconds: float) -> ResultDocument:
     """Return the result document of a finished solve."""
     tables, instance = record.tables, record.tables.instance
-    plan, evaluation, claims = _best(record)
+    plan, evaluation, claims = best_of(record)
     termination = record.termination
     if termination is Termination.NO_SOLUTION_FOUND and plan is not None:
         termination = Termination.FEASIBLE
@@ -53,7 +53,7 @@ def result_document(record: SolveRecord, options: SolveOptions, seconds: float) 
         instance=instance.name,
         termination=termination.value,
         limit=record.limit,
-        reason=record.reason or _reason(record, termination, rejected),
+        reason=record.reason or no_plan_reason(record, termination),
         objective=objectives[0],
         then=objectives[1:],
         plan=document,
@@ -66,7 +66,7 @@ def result_document(record: SolveRecord, options: SolveOptions, seconds: float) 
     )
 
 
-def _best(
+def best_of(
     record: SolveRecord,
 ) -> tuple[Plan | None, Evaluation | None, tuple[StageClaim, ...]]:
     """Return the best verified plan; claims only where they are of that plan."""
@@ -113,8 +113,8 @@ def _objective(
     )
 
 
-def _reason(record: SolveRecord, termination: Termination, rejected: Sequence[Rejection]) -> str:
-    """Say in one line what binds when there is no plan."""
+def no_plan_reason(record: SolveRecord, termination: Termination) -> str:
+    """Say in one line what binds when there is no plan; "" where there is one."""
     if termination is Termination.NO_SOLUTION_FOUND:
         return "no plan was found within the limit; raise the time limit"
     if termination is not Termination.INFEASIBLE:
@@ -123,7 +123,7 @@ def _reason(record: SolveRecord, termination: Termination, rejected: Sequence[Re
     if record.tables.candidates and late is not None:
         return late
     nearest: dict[str, Rejection] = {}
-    for r in rejected:
+    for r in rejections(record.tables, record.reports, None, None):
         if r.rule not in nearest or r.amount < nearest[r.rule].amount:
             nearest[r.rule] = r
     for rule in ("late", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):

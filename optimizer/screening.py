@@ -149,7 +149,7 @@ def screen(
             rejections.append(short)
         else:
             entries.append(entry)
-    if not is_replaceable(instance):
+    if not is_replaceable(instance) or instance.measurements:  # arrays know no measured times
         return [entry.footprint for entry in entries], rejections
     screened, kept = _Screen(instance), []
     for entry in sorted(entries, key=lambda e: (float(e.slowest.sum()), e.footprint)):

@@ -14,7 +14,9 @@ from optimizer.backends import Finished, Runner
 from optimizer.bounds import lateness_reason, most_on_time, term_bound, unserved_cohort
 from optimizer.decode import plan_of
 from optimizer.errors import BackendUnavailable, TooLargeError
+from optimizer.evaluation import OBJECTIVE_UNITS
 from optimizer.exhaustive import solve_exhaustively
+from optimizer.objectives import budget_ceilings
 from optimizer.plan import Plan
 from optimizer.protocols import Outcome, StageClaim, Term, Termination
 from optimizer.tables import ProblemTables
@@ -51,6 +53,11 @@ def by_bound(
         if most < need:
             detail = lateness_reason(tables) or f"at most {most} sessions can be on time"
             return SecondOpinion("bound", True, detail)
+        for ceiling in budget_ceilings(tables.instance):
+            least, unit = term_bound(tables, ceiling.term), OBJECTIVE_UNITS[ceiling.term.name]
+            if least > ceiling.most:
+                detail = f"{ceiling.term.name} is at least {float(least):.6g} {unit}"
+                return SecondOpinion("bound", True, detail)
         return None
     bounds = [term_bound(tables, term) for term in terms]
     if [claim.value for claim in claims] == bounds:

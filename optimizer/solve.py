@@ -11,10 +11,10 @@ from optimizer.backends import Finished, Runner, no_backend, run_until_proof
 from optimizer.errors import TooLargeError
 from optimizer.explain import CandidateReport, candidate_reports
 from optimizer.incumbent import Incumbent
-from optimizer.objectives import objective_terms
+from optimizer.objectives import budget_ceilings, objective_terms
 from optimizer.options import SolveOptions
 from optimizer.pricing import build_tables
-from optimizer.protocols import SolveRequest
+from optimizer.protocols import NoGood, SolveRequest
 from optimizer.record import SolveRecord
 from optimizer.result import ResultDocument
 from optimizer.result_document import result_document
@@ -60,7 +60,7 @@ def solve(
     options = options or SolveOptions()
     options.check()
     started = time.monotonic()
-    tables, is_interrupted = _price(instance, started, options.time_limit_s)
+    tables, is_interrupted = price_in_time(instance, started, options.time_limit_s)
     incumbent, reports = Incumbent(tables, on_incumbent), list[CandidateReport]()
     try:
         for report in candidate_reports(tables):
@@ -68,22 +68,49 @@ def solve(
             incumbent.offer(report.plan, report.evaluation)
     except KeyboardInterrupt:
         is_interrupted = True
-    request = SolveRequest(
-        tables,
-        objective_terms(instance),
-        started + options.time_limit_s,
-        options.num_threads(),
-        options.seed,
-        on_selection=incumbent.offer_selection,
-    )
     if is_interrupted:
-        record = SolveRecord(tables, request.terms, reports, incumbent, limit="interrupted")
+        terms = objective_terms(instance)
+        record = SolveRecord(tables, terms, reports, incumbent, limit="interrupted")
     else:
-        record = _decide(tables, reports, request, options, incumbent, stop)
+        until = started + options.time_limit_s
+        record = settle(incumbent, options, until, reports=reports, stop=stop)
     return result_document(record, options, time.monotonic() - started)
 
 
-def _price(instance: Instance, started: float, time_limit_s: float) -> tuple[ProblemTables, bool]:
+def settle(
+    incumbent: Incumbent,
+    options: SolveOptions,
+    until: float,
+    *,
+    reports: list[CandidateReport] | None = None,
+    excluded: tuple[NoGood, ...] = (),
+    is_whole: bool = True,
+    stop: threading.Event | None = None,
+) -> SolveRecord:
+    """Decide the priced problem of an incumbent by `until`, a `time.monotonic()` value.
+
+    Deployments listed in `excluded` do not count. Unless the tables are `is_whole`, they lack plans
+    of their instance on purpose, and the oracle, which sees the instance, is not asked. Raises as
+    `solve` does.
+    """
+    tables = incumbent.tables
+    request = SolveRequest(
+        tables,
+        objective_terms(tables.instance),
+        until,
+        options.num_threads(),
+        options.seed,
+        on_selection=incumbent.offer_selection,
+        ceilings=budget_ceilings(tables.instance),
+        excluded=excluded,
+        is_whole=is_whole and not excluded,
+    )
+    return _decide(tables, reports or [], request, options, incumbent, stop)
+
+
+def price_in_time(
+    instance: Instance, started: float, time_limit_s: float
+) -> tuple[ProblemTables, bool]:
     """Price the candidates in time; after an interrupt, as many as a moment allows."""
     patience_s = max(time_limit_s, LEAST_PRICING_S)
     try:
@@ -119,7 +146,8 @@ def _decide(
         return record
     if not tables.kinds or tables.layouts == ():
         record.claim_infeasible()
-        record.opinion = by_oracle(tables, None) or by_bound(tables, request.terms, None)
+        by_plans = by_oracle(tables, None) if request.is_whole else None
+        record.opinion = by_plans or by_bound(tables, request.terms, None)
         record.conclude(is_stopped=False)
         return record
     runner, failures = Runner(request, stop), list[Finished]()
@@ -160,6 +188,6 @@ def _second_opinion(record: SolveRecord, runner: Runner, threads: int) -> Second
     claims = None if record.plan is None else record.claims
     return (
         by_bound(record.tables, record.terms, claims)
-        or by_oracle(record.tables, claims)
+        or (by_oracle(record.tables, claims) if runner.request.is_whole else None)
         or by_backend(runner, [n for n in SECOND_SOLVERS if n != record.solver], threads, claims)
     )

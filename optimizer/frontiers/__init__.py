@@ -1,0 +1,1 @@
+"""Exact frontiers: the optimum against the deadline, and the Pareto set of two objectives."""

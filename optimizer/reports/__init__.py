@@ -1,0 +1,1 @@
+"""Reports of results, sweeps and studies: a page, single charts, Markdown."""
