@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -31,6 +32,18 @@ class FiniteSeconds(click.ParamType[float]):
             return float(parse_quantity(value, "seconds"))
         except QuantityError as error:
             self.fail(str(error), param, ctx)
+
+
+@contextmanager
+def status(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a line on standard error while a block runs, on a terminal; yields what changes it."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as shown:
+        yield lambda text: shown.update(text)
 
 
 def show_and_leave(code: int, show: Callable[[], None]) -> NoReturn:

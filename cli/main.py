@@ -20,9 +20,12 @@ from cli.common import (
     EXIT_SOLVED,
     FiniteSeconds,
     show_and_leave,
+    status,
 )
 from cli.explain import explain
 from cli.model import model
+from cli.report import report
+from cli.sweep import pareto, sweep
 
 if TYPE_CHECKING:
     from instances.instance import Instance
@@ -52,6 +55,7 @@ def cli() -> None:
 @click.option("--time-limit", type=FiniteSeconds(), default=60.0, show_default=True, metavar="S")
 @click.option("--threads", type=click.IntRange(0, 1024), default=0, help="0: all processors.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("--within", metavar="SHARE", help="List every plan within a margin, such as 5%.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result document.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document alone.")
 def solve(
@@ -60,6 +64,7 @@ def solve(
     time_limit: float,
     threads: int,
     seed: int,
+    within: str | None,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -76,7 +81,7 @@ def solve(
     options = SolveOptions(solver, time_limit, threads, seed)
     if problem.decision != "deployment":
         _solve_side(problem, options, output, as_json)
-    result = _solve_with_progress(problem, options)
+    result = _with_near_optimal(problem, _solve_with_progress(problem, options), options, within)
     if output is not None:
         write_atomically(output, result.to_json())
 
@@ -89,6 +94,21 @@ def solve(
             render_result(problem, result)
 
     show_and_leave(_exit_code(result), show)
+
+
+def _with_near_optimal(
+    problem: Instance, result: ResultDocument, options: SolveOptions, within: str | None
+) -> ResultDocument:
+    """Add the plans within a margin, or, where measurements spread, within the spread."""
+    from optimizer.variants.spread import at_ends_of_spread
+
+    if result.plan is None or (within is None and at_ends_of_spread(problem) is None):
+        return result
+    from optimizer.near_optimal.search import alternatives
+
+    with status(f"listing plans close to the best of {problem.name}") as update:
+        near = alternatives(problem, within or 0, options, lambda count: update(f"{count} plans"))
+    return result.model_copy(update={"near_optimal": near})
 
 
 def _solve_side(
@@ -135,14 +155,11 @@ def _solve_with_progress(problem: Instance, options: Any) -> ResultDocument:
 
     if not sys.stderr.isatty():
         return solve_instance(problem, options)
-    from rich.console import Console
-
     from cli.render import progress_text
 
-    console = Console(stderr=True)
-    with console.status(f"solving {problem.name}") as status:
+    with status(f"solving {problem.name}") as update:
         return solve_instance(
-            problem, options, on_incumbent=lambda best: status.update(progress_text(problem, best))
+            problem, options, on_incumbent=lambda best: update(progress_text(problem, best))
         )
 
 
@@ -243,21 +260,25 @@ def catalog(kind: str | None, name: str | None) -> None:
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--best", is_flag=True, help="Print the best-known plan, its value and bound.")
-def examples(name: str | None, best: bool) -> None:
-    """List the bundled examples, or print one as JSON."""
+@click.option("--sweeps", is_flag=True, help="List the bundled sweeps instead.")
+def examples(name: str | None, best: bool, sweeps: bool) -> None:
+    """List the bundled examples, or print one (or a sweep) as JSON."""
     import json
 
-    from instances.io import example_names, example_text
+    from instances.io import example_names, example_text, sweep_names
 
     if name is not None:
         click.echo(example_text(name, ".best.json" if best else ".json"), nl=False)
         return
-    for known in example_names():
+    for known in sweep_names() if sweeps else example_names():
         click.echo(f"{known}: {json.loads(example_text(known)).get('description', '')}")
 
 
 cli.add_command(explain)
 cli.add_command(model)
+cli.add_command(report)
+cli.add_command(pareto)
+cli.add_command(sweep)
 
 
 def _fail(message: str, code: int) -> int:

@@ -13,6 +13,7 @@ from rich.table import Table
 from instances.quantity import human_bytes, human_seconds
 from optimizer.plan_document import document_label
 from optimizer.result import (
+    AlternativesDocument,
     CandidateDocument,
     EvaluationDocument,
     ObjectiveDocument,
@@ -83,6 +84,8 @@ def render_result(problem: Instance, result: ResultDocument) -> None:
         console.print(f"reason     {escape(result.reason)}")
     console.print(f"proof      {escape(proof_line(result))}")
     _print_candidates(console, result)
+    if result.near_optimal is not None:
+        _print_near_optimal(console, result.near_optimal)
     if result.evaluation is not None:
         _print_sessions(console, result.evaluation)
         _print_cards(console, result.evaluation)
@@ -162,6 +165,24 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
             console.print(f"  and {len(left_out) - MAX_ROWS} more (--json lists all)")
     if unmeasured:
         console.print(f"  {unmeasured} more with a measured AllReduce that nobody has measured")
+
+
+def _print_near_optimal(console: Console, near: AlternativesDocument) -> None:
+    """Print every plan within the margin, and those that the measurements cannot tell apart."""
+    whole = "all there are" if near.is_complete else f"there may be more: {near.reason}"
+    console.print(
+        f"\n[bold]Plans within {near.within * 100:.6g} % of the best[/bold] ({escape(whole)})"
+    )
+    table = Table(box=None)
+    for name in ("plan", near.objective, "over", "measured spread", ""):
+        table.add_column(name, justify="left" if name in ("plan", "") else "right", no_wrap=True)
+    for item in near.alternatives:
+        ends = [number(end, near.unit) for end in (item.low, item.high)]
+        spread = "" if item.low is None and item.high is None else " – ".join(ends)
+        mark = "inside the spread of the best" if item.inside_spread else ""
+        value = number(item.value, near.unit)
+        table.add_row(escape(item.sentence), value, f"{item.over:.2%}", spread, mark)
+    console.print(table)
 
 
 def _most_telling(

@@ -68,7 +68,8 @@ class CpSatEngine:
         """Return the least value of a measure within limits."""
         if time.monotonic() >= self.request.deadline or self.request.stop.is_set():
             return EngineResult(Termination.NO_SOLUTION_FOUND)
-        m = build_model(self.request.tables, self.scale, limits, self.request.excluded)
+        asked = self.request
+        m = build_model(asked.tables, self.scale, limits, asked.excluded, asked.required)
         unit = define_objective(m, measure)
         solver = cp_model.CpSolver()
         configure(solver, self.request, self.request.deadline - time.monotonic())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -132,33 +132,48 @@ def define_objective(m: DeploymentModel, measure: Measure) -> Fraction:
     return unit
 
 
-def define_exclusions(m: DeploymentModel, excluded: Sequence[NoGood]) -> None:
-    """No-good cuts: some candidate has more or fewer serving instances than the one excluded."""
+def _instances_of(m: DeploymentModel, counts: Mapping[int, int]) -> dict[int, Any]:
+    """Return the number of serving instances of some candidates, and at -1 of all the others."""
+    literals: dict[int, list[Any]] = {c: [] for c in (-1, *counts)}
+    for (_, k), literal in m.is_kind.items():
+        c = m.tables.kinds[k].candidate.index
+        literals[c if c in counts else -1].append(literal)
+    return {c: sum(mine) for c, mine in literals.items()}
+
+
+def define_deployments(
+    m: DeploymentModel, excluded: Sequence[NoGood], required: NoGood | None
+) -> None:
+    """Have the deployment that is required, and none that is excluded (no-good cuts)."""
+    if required is not None:
+        wanted = dict(required.counts)
+        for c, count in _instances_of(m, wanted).items():
+            m.model.add(count == wanted.get(c, 0)).with_name(f"required[{c}]")
     for e, no_good in enumerate(excluded):
         wanted, differs = dict(no_good.counts), []
-        counts: dict[int, list[Any]] = {c: [] for c in (-1, *wanted)}
-        for (_, k), literal in m.is_kind.items():
-            c = m.tables.kinds[k].candidate.index
-            counts[c if c in wanted else -1].append(literal)
-        for c, literals in counts.items():
-            have = wanted.get(c, 0)
+        for c, count in _instances_of(m, wanted).items():
+            number = wanted.get(c, 0)
             more = m.model.new_bool_var(f"more[{e},{c}]")
-            m.model.add(sum(literals) >= have + 1).only_enforce_if(more)
+            m.model.add(count >= number + 1).only_enforce_if(more)
             differs.append(more)
-            if have:
+            if number:
                 fewer = m.model.new_bool_var(f"fewer[{e},{c}]")
-                m.model.add(sum(literals) <= have - 1).only_enforce_if(fewer)
+                m.model.add(count <= number - 1).only_enforce_if(fewer)
                 differs.append(fewer)
         m.model.add_bool_or(differs).with_name(f"excluded[{e}]")
 
 
 def build_model(
-    tables: ProblemTables, scale: TickScale, limits: Limits, excluded: Sequence[NoGood] = ()
+    tables: ProblemTables,
+    scale: TickScale,
+    limits: Limits,
+    excluded: Sequence[NoGood] = (),
+    required: NoGood | None = None,
 ) -> DeploymentModel:
     """Build variables, constraints and limits; the objective comes after."""
     m = DeploymentModel(tables, scale)
     define_deployment_variables(m)
     define_deployment_constraints(m)
-    define_exclusions(m, excluded)
+    define_deployments(m, excluded, required)
     define_limits(m, limits)
     return m

@@ -205,8 +205,17 @@ class MilpEngine:
     ) -> _Run:
         if self._is_over():
             return _Run(Termination.NO_SOLUTION_FOUND)
-        excluded = self.request.excluded
-        m = build_model(self.tables, self.patterns, limits, exact, weights, rows, excluded)
+        asked = self.request
+        m = build_model(
+            self.tables,
+            self.patterns,
+            limits,
+            exact,
+            weights,
+            rows,
+            asked.excluded,
+            asked.required,
+        )
         if not m.patterns:
             return _Run(Termination.INFEASIBLE)
         left = max(self.request.deadline - time.monotonic(), 0.0)  # HiGHS ignores negative limits

@@ -7,7 +7,7 @@ enough, by digits with carries.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -47,32 +47,45 @@ def whole_weights(patterns: Sequence[Pattern], measure: Measure, unit: Fraction)
     return tuple(int(p.score.measures[measure] / unit) for p in patterns)
 
 
-def define_exclusions(m: DeploymentModel, excluded: Sequence[NoGood]) -> None:
-    """No-good cuts: some candidate has more or fewer serving instances than the one excluded.
+def _instances_of(m: DeploymentModel, counts: Mapping[int, int]) -> tuple[dict[int, Any], Any]:
+    """Return the number of serving instances of some candidates, and of all the others."""
+    wanted: dict[int, Any] = {c: pulp.LpAffineExpression() for c in counts}
+    others = pulp.LpAffineExpression()
+    for k, number in m.num_of_kind.items():
+        c = m.tables.kinds[k].candidate.index
+        if c in wanted:
+            wanted[c] += number
+        else:
+            others += number
+    return wanted, others
 
-    `more` and `fewer` are 1 only where that is so; candidates it has none of are counted together.
+
+def define_deployments(
+    m: DeploymentModel, excluded: Sequence[NoGood], required: NoGood | None
+) -> None:
+    """Have the deployment that is required, and none that is excluded (no-good cuts).
+
+    A deployment differs from another when some candidate has more or fewer serving instances;
+    `more` and `fewer` are 1 only where that is so. What the other has none of is counted together.
     """
+    if required is not None:
+        have, others = _instances_of(m, dict(required.counts))
+        for index, number in required.counts:
+            m.problem += (have[index] == number, f"required_{index}")
+        m.problem += (others == 0, "required_others")
     most = max_uses(m.tables)
     for e, no_good in enumerate(excluded):
-        wanted, differs = dict(no_good.counts), []
-        others = pulp.LpAffineExpression()
-        counts: dict[int, Any] = {c: pulp.LpAffineExpression() for c in wanted}
-        for k, number in m.num_of_kind.items():
-            c = m.tables.kinds[k].candidate.index
-            if c in counts:
-                counts[c] += number
-            else:
-                others += number
-        for name, count, have in [
-            ("others", others, 0),
-            *((c, counts[c], wanted[c]) for c in wanted),
-        ]:
-            more = m.problem.add_variable(f"more_{e}_{name}", cat=pulp.LpBinary)
-            m.problem += (count >= (have + 1) * more, f"more_{e}_{name}")
+        differs = []
+        have, others = _instances_of(m, dict(no_good.counts))
+        compared: list[tuple[object, Any, int]] = [("others", others, 0)]
+        compared += [(c, have[c], number) for c, number in no_good.counts]
+        for c, count, number in compared:
+            more = m.problem.add_variable(f"more_{e}_{c}", cat=pulp.LpBinary)
+            m.problem += (count >= (number + 1) * more, f"more_{e}_{c}")
             differs.append(more)
-            if have:
-                fewer = m.problem.add_variable(f"fewer_{e}_{name}", cat=pulp.LpBinary)
-                m.problem += (count <= most - (most - have + 1) * fewer, f"fewer_{e}_{name}")
+            if number:
+                fewer = m.problem.add_variable(f"fewer_{e}_{c}", cat=pulp.LpBinary)
+                m.problem += (count <= most - (most - number + 1) * fewer, f"fewer_{e}_{c}")
                 differs.append(fewer)
         m.problem += (pulp.lpSum(differs) >= 1, f"excluded_{e}")
 
@@ -166,12 +179,13 @@ def build_model(
     weights: Sequence[int] | None,
     rows: Sequence[Row],
     excluded: Sequence[NoGood] = (),
+    required: NoGood | None = None,
 ) -> DeploymentModel:
     """Build variables, constraints, limits and the objective."""
     m = DeploymentModel(tables, patterns, limits, exact)
     define_deployment_variables(m)
     define_deployment_constraints(m)
-    define_exclusions(m, excluded)
+    define_deployments(m, excluded, required)
     define_limits(m, rows)
     define_objective(m, weights)
     return m

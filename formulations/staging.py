@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
-from optimizer.errors import MismatchError
+from optimizer.errors import MismatchError, TooLargeError
 from optimizer.protocols import (
     Ceiling,
     Measure,
@@ -79,6 +79,22 @@ class _Stage:
     selection: Selection | None
 
 
+def _minimise(engine: Engine, measure: Measure, limits: Limits, branch: Limits) -> EngineResult:
+    """Ask an engine; a limit of the branch on the measure itself is judged on the exact value.
+
+    An engine with coarse arithmetic may return a value just above it. Raises TooLargeError where
+    that leaves open whether another plan keeps it.
+    """
+    result, most = engine.minimise(measure, limits), branch.at_most.get(measure)
+    if most is None or result.value is None or result.value <= most:
+        return result
+    if result.bound is not None and result.bound > most:
+        return EngineResult(Termination.INFEASIBLE)
+    if result.termination is Termination.OPTIMAL:
+        raise TooLargeError(f"the least {measure.value} is too close to its limit; use highs")
+    return EngineResult(Termination.NO_SOLUTION_FOUND, bound=result.bound)
+
+
 def _sum_or_largest(engine: Engine, term: Term, branches: Sequence[Limits]) -> _Stage:
     """Minimise a plain term over the union of branches."""
     best: EngineResult | None = None
@@ -91,7 +107,7 @@ def _sum_or_largest(engine: Engine, term: Term, branches: Sequence[Limits]) -> _
             if best is None or best.value is None
             else branch.capped(term.measure, best.value)
         )
-        result = engine.minimise(term.measure, capped)
+        result = _minimise(engine, term.measure, capped, branch)
         if result.termination is Termination.INFEASIBLE:
             continue
         proven = proven and result.termination is Termination.OPTIMAL
@@ -128,6 +144,9 @@ class _RatioSearch:
         self.open_bounds: list[Fraction] = []  # ratio bounds of counts not settled
         self.proven = True
 
+    def _minimise(self, limits: Limits) -> EngineResult:
+        return _minimise(self.engine, self.measure, limits, self.branch)
+
     def _record(self, result: EngineResult) -> None:
         if result.value is not None and result.num_on_time:
             ratio = result.value / result.num_on_time
@@ -141,7 +160,7 @@ class _RatioSearch:
 
     def run(self) -> Termination:
         first = max(1, self.branch.min_on_time)
-        result = self.engine.minimise(self.measure, replace(self.branch, min_on_time=first))
+        result = self._minimise(replace(self.branch, min_on_time=first))
         if result.termination is Termination.INFEASIBLE:
             return Termination.INFEASIBLE
         self.cheapest = result.bound
@@ -164,7 +183,7 @@ class _RatioSearch:
         if self.cheapest > self.best * count:
             return
         limits = replace(self.branch, min_on_time=count).capped(self.measure, self.best * count)
-        result = self.engine.minimise(self.measure, limits)
+        result = self._minimise(limits)
         self._record(result)
         if result.termination is Termination.OPTIMAL and result.value is not None:
             self.known[count] = result.value if result.bound is None else result.bound

@@ -197,24 +197,49 @@ def read_text(path: str | Path) -> tuple[str, str]:
         raise InputError(str(path), "", "not UTF-8 text; save it as UTF-8 JSON") from None
 
 
+def _bundled(folder: str) -> tuple[str, ...]:
+    entries = (entry.name for entry in (resources.files("instances") / folder).iterdir())
+    return tuple(sorted(n[:-5] for n in entries if n.endswith(".json") and ".best." not in n))
+
+
 def example_names() -> tuple[str, ...]:
     """Return the names of the bundled example instances, sorted."""
-    folder = resources.files("instances") / "examples"
-    names = (entry.name for entry in folder.iterdir())
-    return tuple(
-        sorted(n[:-5] for n in names if n.endswith(".json") and not n.endswith(".best.json"))
-    )
+    return _bundled("examples")
+
+
+def sweep_names() -> tuple[str, ...]:
+    """Return the names of the bundled sweeps, sorted."""
+    return _bundled("sweeps")
 
 
 def example_text(name: str, suffix: str = ".json") -> str:
     """Return the text of a bundled example (".json") or its best-known plan (".best.json").
 
-    Raises InputError for an unknown name.
+    A bundled sweep has a text, too. Raises InputError for an unknown name.
     """
+    if name in sweep_names() and suffix == ".json":
+        return (resources.files("instances") / "sweeps" / f"{name}.json").read_text("utf-8")
     if name not in example_names():
         known = ", ".join(example_names())
         raise InputError(name, "", f"no bundled example has this name; there are: {known}")
     return (resources.files("instances") / "examples" / f"{name}{suffix}").read_text("utf-8")
+
+
+def read_document(path: str | Path, *, sweeps: bool = False) -> tuple[Any, str, Path | None]:
+    """Return (parsed JSON, source name, its folder) of a path, "-" or a bundled example's name.
+
+    A file of that name wins over the example; bundled `sweeps` are known where they are asked for.
+    Raises InputError.
+    """
+    names = (*example_names(), *(sweep_names() if sweeps else ()))
+    if str(path) == "-" or os.path.exists(path):
+        text, source = read_text(path)
+    elif str(path) in names:
+        text, source = example_text(str(path)), str(path)
+    else:
+        rule = "no such file, and no bundled example has this name; there are: " + ", ".join(names)
+        raise InputError(str(path), "", rule)
+    return parse_json(text, source), source, Path(path).parent if os.path.exists(path) else None
 
 
 def load_instance(path: str | Path) -> Instance:
@@ -222,16 +247,7 @@ def load_instance(path: str | Path) -> Instance:
 
     A file of that name wins over the example. Raises InputError.
     """
-    if str(path) == "-" or os.path.exists(path):
-        text, source = read_text(path)
-    elif str(path) in example_names():
-        text, source = example_text(str(path)), str(path)
-    else:
-        known = ", ".join(example_names())
-        rule = f"no such file, and no bundled example has this name; there are: {known}"
-        raise InputError(str(path), "", rule)
-    folder = Path(path).parent if os.path.exists(path) else None
-    return parse_instance(parse_json(text, source), source, folder)
+    return parse_instance(*read_document(path))
 
 
 def write_atomically(path: str | Path, text: str) -> None:

@@ -31,6 +31,7 @@ class MeasuredSession(Frozen):
     cp: Degree = 1
     dp: Degree = 1
     ep: Degree = 1
+    sp: Degree = 1
     dcp: Degree = 1
     attention_copies: Degree = 1
     batch: Degree = 1

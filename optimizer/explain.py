@@ -230,6 +230,9 @@ def reject_loser(
             f"{need} must be"
         )
         return Rejection(place, "late", late, "s", text)
+    over = next((v for v in evaluation.violations if v.rule == "budget"), None)
+    if over is not None:
+        return Rejection(place, over.rule, over.amount, over.unit, over.message)
     name = tables.instance.objective.names[0]
     unit, mine = OBJECTIVE_UNITS[name], evaluation.objective(name)
     chosen = None if best is None else best.objective(name)

@@ -8,9 +8,11 @@ from instances.instance import Instance
 from instances.measurements import MeasuredSession
 from instances.workload import Cohort
 from optimizer.plan import Footprint
+from optimizer.steps import prompt_s
 
-#: Degrees that a measurement names as a footprint does.
-DEGREES = ("tp", "pp", "cp", "dp", "ep", "dcp", "attention_copies")
+#: Degrees by their name in a measurement and in a footprint.
+DEGREES = {name: name for name in ("tp", "pp", "cp", "dp", "ep", "sp", "dcp")}
+DEGREES["attention_copies"] = "copies"
 
 
 def matches(measured: MeasuredSession, footprint: Footprint, cohort: str) -> bool:
@@ -24,14 +26,19 @@ def matches(measured: MeasuredSession, footprint: Footprint, cohort: str) -> boo
     )
     return (
         all(said is None or said == is_so for said, is_so in wanted)
-        and all(getattr(measured, name) == getattr(shape, name) for name in DEGREES)
+        and all(getattr(measured, said) == getattr(shape, name) for said, name in DEGREES.items())
         and (measured.batch, measured.micro_batches) == (footprint.batch, footprint.micro_batches)
     )
 
 
 def measured_session_s(instance: Instance, footprint: Footprint, cohort: Cohort) -> Fraction | None:
-    """Return the measured time of a session in s; None where nobody measured it."""
+    """Return the measured time of a session in s; None where nobody measured it.
+
+    Raises CollectiveUnavailable where the footprint cannot read the session's prompt.
+    """
     for measured in instance.measurements:
         if matches(measured, footprint, cohort.name):
+            pool = next(pool for pool in instance.fleet.pools if pool.name == footprint.pool)
+            prompt_s(instance, pool, footprint, cohort)  # its collectives must exist, too
             return measured.session_s
     return None

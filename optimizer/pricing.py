@@ -54,8 +54,11 @@ def _no_slower(mine: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
 class _Builder:
     """Prices the candidates of one instance and collects the rejections."""
 
-    def __init__(self, instance: Instance, is_over: Callable[[float], bool]) -> None:
+    def __init__(
+        self, instance: Instance, is_over: Callable[[float], bool], keep_all: bool
+    ) -> None:
         self.instance, self.is_over, self.is_complete = instance, is_over, True
+        self.keep_all = keep_all
         self.candidates: list[Candidate] = []
         self.rejections: list[Rejection] = []
         self.known_works: dict[tuple[object, ...], tuple[StageWork, ...]] = {}
@@ -81,7 +84,7 @@ class _Builder:
                 self.reject_span(pool, footprint)
             elif self.has_cut(pool, footprint):
                 found += self.batches(footprint, servers)
-        worthwhile, beaten = screen(self.instance, pool, found)
+        worthwhile, beaten = (found, []) if self.keep_all else screen(self.instance, pool, found)
         self.rejections += beaten
         for footprint in worthwhile:
             if self.is_late(1.0):
@@ -194,7 +197,7 @@ class _Builder:
                 priced.append((built, self.services(pool, built, works)))
             except CollectiveUnavailable as error:
                 self.reject(built, error.rule, built.parallel.num_cards, "ranks", str(error))
-        if self.instance.search.deployment == "mixed":
+        if self.instance.search.deployment == "mixed" and not self.keep_all:
             priced = self.without_slower(priced)
         for built, services in priced:
             self.candidates.append(self.candidate(pool_index, pool, built, services))
@@ -359,20 +362,25 @@ def dispatch_order(instance: Instance) -> tuple[int, ...]:
 
 
 def build_tables(
-    instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+    instance: Instance,
+    is_over: Callable[[float], bool] = lambda share: False,
+    *,
+    keep_all: bool = False,
 ) -> ProblemTables:
     """Price every candidate of a problem instance, or as many as there is time for.
 
-    `is_over(share)` tells whether that share of the time is used up.
+    `is_over(share)` tells whether that share of the time is used up. `keep_all` keeps candidates
+    that no optimal plan needs because another one is at least as good.
 
     Raises TooLargeError when failing cards multiply the kinds beyond `MAX_KINDS`.
     """
-    builder = _Builder(instance, is_over)
+    builder = _Builder(instance, is_over, keep_all)
     for i, pool in enumerate(instance.fleet.pools):
         builder.price_pool(i, pool)
-    kept, beaten = without_dominated(instance, builder.candidates)
-    builder.candidates = [replace(c, index=i) for i, c in enumerate(kept)]
-    builder.rejections += beaten
+    if not keep_all:
+        kept, beaten = without_dominated(instance, builder.candidates)
+        builder.candidates = [replace(c, index=i) for i, c in enumerate(kept)]
+        builder.rejections += beaten
     faults = builder.faulted_cards()
     layouts: tuple[Layout, ...] | None = None
     if instance.search.deployment == "uniform":

@@ -110,7 +110,8 @@ class SolveRequest:
 
     `deadline` is a `time.monotonic()` value; `stop` may be set from another thread to end early.
     `on_selection` hears of every better selection found. `ceilings` are constraints;
-    deployments in `excluded` do not count (mixed searches only). `is_whole` says that the tables
+    deployments in `excluded` do not count, and where one is `required` no other does (mixed
+    searches only). `is_whole` says that the tables
     hold every plan of their instance.
     """
 
@@ -123,6 +124,7 @@ class SolveRequest:
     on_selection: Callable[[Selection], None] | None = None
     ceilings: tuple[Ceiling, ...] = ()
     excluded: tuple[NoGood, ...] = ()
+    required: NoGood | None = None
     is_whole: bool = True
 
 

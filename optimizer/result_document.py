@@ -126,7 +126,7 @@ def no_plan_reason(record: SolveRecord, termination: Termination) -> str:
     for r in rejections(record.tables, record.reports, None, None):
         if r.rule not in nearest or r.amount < nearest[r.rule].amount:
             nearest[r.rule] = r
-    for rule in ("late", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):
+    for rule in ("late", "budget", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):
         if rule in nearest:
             return (
                 f"nothing fits; nearest on {rule!r}: "

@@ -14,7 +14,7 @@ from optimizer.incumbent import Incumbent
 from optimizer.objectives import budget_ceilings, objective_terms
 from optimizer.options import SolveOptions
 from optimizer.pricing import build_tables
-from optimizer.protocols import NoGood, SolveRequest
+from optimizer.protocols import Ceiling, NoGood, SolveRequest
 from optimizer.record import SolveRecord
 from optimizer.result import ResultDocument
 from optimizer.result_document import result_document
@@ -83,13 +83,16 @@ def settle(
     until: float,
     *,
     reports: list[CandidateReport] | None = None,
+    ceilings: tuple[Ceiling, ...] = (),
     excluded: tuple[NoGood, ...] = (),
+    required: NoGood | None = None,
     is_whole: bool = True,
     stop: threading.Event | None = None,
 ) -> SolveRecord:
     """Decide the priced problem of an incumbent by `until`, a `time.monotonic()` value.
 
-    Deployments listed in `excluded` do not count. Unless the tables are `is_whole`, they lack plans
+    Plans must keep `ceilings`, too; deployments listed in `excluded` do not count, and where one is
+    `required` no other does. Unless the tables are `is_whole`, they lack plans
     of their instance on purpose, and the oracle, which sees the instance, is not asked. Raises as
     `solve` does.
     """
@@ -101,9 +104,10 @@ def settle(
         options.num_threads(),
         options.seed,
         on_selection=incumbent.offer_selection,
-        ceilings=budget_ceilings(tables.instance),
+        ceilings=(*budget_ceilings(tables.instance), *ceilings),
         excluded=excluded,
-        is_whole=is_whole and not excluded,
+        required=required,
+        is_whole=is_whole and not (ceilings or excluded or required),
     )
     return _decide(tables, reports or [], request, options, incumbent, stop)
 

@@ -137,9 +137,18 @@ class DeadlineLine:
             next_s = following
 
     def next_shorter_s(self) -> Callable[[Fraction], Fraction]:
-        """Return the function that gives the longest deadline that asks for strictly less."""
+        """Return the function that gives a deadline that asks for strictly less, by no whole step.
+
+        One step less is such a deadline; where that is too short to be one, half way to there.
+        """
         step = time_step_s(self.solver.tables(self.at(None)))
-        return lambda deadline_s: deadline_s - step
+
+        def shorter(deadline_s: Fraction) -> Fraction:
+            if deadline_s - step <= self.above_s < deadline_s:
+                return (deadline_s + self.above_s) / 2
+            return deadline_s - step
+
+        return shorter
 
 
 def exact_steps(
@@ -153,8 +162,9 @@ def exact_steps(
     shorter = line.next_shorter_s()
 
     def below(at: Fraction) -> Fraction | None:
-        following = shorter(at)
-        return None if from_s is not None and following < from_s else following
+        if from_s is None:
+            return shorter(at)
+        return None if at <= from_s else max(shorter(at), from_s)
 
     steps: list[Step] = []
     for step in line.walk(to_s, below):

@@ -109,6 +109,8 @@ def dimension_of(path: Path, value: object) -> str | None:
     if isinstance(value, bool | dict):
         return None
     names = [part for part in path if isinstance(part, str)]
+    if "sources" in names:
+        return None  # text about the field of that name
     for name in reversed(names[-2:]):  # entries of a table are named apart: peak_flops_per_s.bf16
         for end, dimension in _DIMENSIONS:
             if name.endswith(end):
@@ -158,7 +160,7 @@ def fields_at(document: Any, path: Path, source: str) -> list[NumericField]:
     fields = []
     for place, value in _expand(document, path, source):
         dimension = dimension_of(place, value)
-        if dimension is None and value is None and place[0] == "search":
+        if dimension is None and value is None and _is_whole_by_name(place):
             dimension = "whole"
         if dimension is None or (isinstance(value, str) and dimension == "whole"):
             rule = "is not a numeric field; name one that holds a number"
@@ -166,6 +168,11 @@ def fields_at(document: Any, path: Path, source: str) -> list[NumericField]:
         number = None if value is None or isinstance(value, list) else _number(value, dimension)
         fields.append(NumericField(place, dimension, number))
     return fields
+
+
+def _is_whole_by_name(path: Path) -> bool:
+    """Whether a whole number goes where null stands: degrees of the search, and counts."""
+    return path[0] == "search" or str(path[-1]).startswith("num_")
 
 
 def _number(value: Any, dimension: str) -> Number:
@@ -198,8 +205,12 @@ def numeric_fields(document: Any, below: Path = ()) -> Iterator[NumericField]:
 def parse_number(text: object, dimension: str, source: str, where: str) -> Number:
     """Read one value of a dimension; raises InputError."""
     try:
-        if dimension == "whole":
-            exact = parse_quantity(text, "share")  # a plain number
+        if dimension in ("whole", "number"):
+            if isinstance(text, str) and text.strip().endswith("%"):
+                raise InputError(source, where, "must be a plain number", text)
+            exact = parse_quantity(text, "share")  # the dimension of plain numbers
+            if dimension == "number":
+                return exact
             if exact.denominator != 1:
                 raise InputError(source, where, "must be a whole number", text)
             return int(exact)
@@ -226,7 +237,7 @@ def changed(document: Any, values: Mapping[Path, int | str | None]) -> Any:
 def _put(node: Any, path: Path, value: Any) -> Any:
     if not path:
         is_list = isinstance(node, list)
-        return [value] if is_list else value
+        return [value] if is_list and value is not None else value
     key, rest = path[0], path[1:]
     copy: Any = dict(node) if isinstance(node, dict) else list(node)
     if node[key] is None and not rest and isinstance(value, int) and isinstance(node, dict):

@@ -17,7 +17,7 @@ from optimizer.incumbent import Incumbent, objective_values
 from optimizer.options import SolveOptions
 from optimizer.plan import Plan
 from optimizer.pricing import dispatch_order
-from optimizer.protocols import NoGood, Termination
+from optimizer.protocols import Ceiling, NoGood, Termination
 from optimizer.record import LimitName, SolveRecord
 from optimizer.result_document import best_of, no_plan_reason
 from optimizer.solve import price_in_time, settle
@@ -89,22 +89,33 @@ class VariantSolver:
         plans: Iterable[Plan] = (),
         *,
         tables: ProblemTables | None = None,
+        ceilings: tuple[Ceiling, ...] = (),
         excluded: tuple[NoGood, ...] = (),
+        required: NoGood | None = None,
         stop: threading.Event | None = None,
     ) -> Solved:
-        """Solve a variant; `plans` of other variants are tried first, as hints.
+        """Solve a variant; `plans` of other variants are tried first, as hints, where all count.
 
-        Given `tables` may lack plans on purpose. Raises MismatchError, BackendUnavailable and
+        Given `tables` may lack or add plans on purpose; `ceilings`, `excluded` and `required` are
+        as in `settle`. Raises MismatchError, BackendUnavailable and
         TooLargeError as `optimizer.solve` does, and KeyboardInterrupt when interrupted.
         """
         until = time.monotonic() + self.options.time_limit_s
         is_whole = tables is None
         tables = self.tables(instance) if tables is None else tables
         incumbent = Incumbent(tables)
-        for plan in plans:
+        is_narrowed = bool(ceilings or excluded or required) or not is_whole
+        for plan in () if is_narrowed else plans:  # a hint that does not count would beat the best
             incumbent.offer(plan, evaluate(instance, plan))
         record = settle(
-            incumbent, self.options, until, excluded=excluded, is_whole=is_whole, stop=stop
+            incumbent,
+            self.options,
+            until,
+            ceilings=ceilings,
+            excluded=excluded,
+            required=required,
+            is_whole=is_whole,
+            stop=stop,
         )
         if record.limit == "interrupted" and not (stop is not None and stop.is_set()):
             raise KeyboardInterrupt
