@@ -37,6 +37,9 @@ Listener = Callable[[list["SweepPoint"]], None]
     metavar="PATH=RANGE",
     help="Sweep any numeric field; repeatable.",
 )
+@click.option(
+    "--cohort", "cohorts", multiple=True, metavar="NAME", help="Whose deadline moves; repeatable."
+)
 @click.option("--exact", is_flag=True, help="The step function against the deadline, not a grid.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help=".jsonl, .csv or .parquet")
 @click.option("--resume", is_flag=True, help="Continue the file of a sweep that was cut off.")
@@ -57,6 +60,7 @@ def sweep(
     instance: str,
     deadline: str | None,
     sets: tuple[str, ...],
+    cohorts: tuple[str, ...],
     exact: bool,
     output: str | None,
     resume: bool,
@@ -75,7 +79,7 @@ def sweep(
     from optimizer.options import SolveOptions
 
     options = SolveOptions(solver, time_limit, 1, seed)
-    spec = _spec(instance, deadline, sets, exact)
+    spec = _spec(instance, deadline, sets, cohorts, exact)
     rows, file = [], None
     if resume and output is None:
         raise click.UsageError("--resume needs -o with the file to continue")
@@ -100,7 +104,13 @@ def sweep(
     show_and_leave(code, show)
 
 
-def _spec(instance: str, deadline: str | None, sets: tuple[str, ...], exact: bool) -> SweepSpec:
+def _spec(
+    instance: str,
+    deadline: str | None,
+    sets: tuple[str, ...],
+    cohorts: tuple[str, ...],
+    exact: bool,
+) -> SweepSpec:
     """Return what to sweep: a sweep file's ranges, those of the command line taking their place."""
     from instances.errors import InputError
     from instances.sweep import load_sweep
@@ -117,9 +127,15 @@ def _spec(instance: str, deadline: str | None, sets: tuple[str, ...], exact: boo
             raise InputError("--set", "", rule, text)
         fields[path.strip()] = values
     if file is not None:
-        deadline = deadline or (file.deadline if not isinstance(file.deadline, float) else None)
-    is_exact = exact or (file is not None and file.exact)
-    return sweep_spec(problem, deadline=deadline, fields=fields, exact=is_exact, source=source)
+        deadline, cohorts = deadline or file.deadline, cohorts or file.cohorts
+    return sweep_spec(
+        problem,
+        deadline=deadline,
+        fields=fields,
+        exact=exact or (file is not None and file.exact),
+        cohorts=cohorts,
+        source=source,
+    )
 
 
 def _run(

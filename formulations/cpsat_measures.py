@@ -20,6 +20,10 @@ from optimizer.errors import TooLargeError
 from optimizer.protocols import Measure, NoGood
 from optimizer.tables import ProblemTables
 
+#: No measure is larger: ticks stay near 2^30, coefficients of a row add up to less than 2^31.
+#: Limits may be, and CP-SAT takes numbers of 64 bits only.
+MAX_SUM = 2**62
+
 
 def define_measure(m: DeploymentModel, measure: Measure) -> tuple[Any, Fraction]:
     """Return (integer expression, its unit): the measure is expression · unit."""
@@ -95,7 +99,8 @@ def define_limits(m: DeploymentModel, limits: Limits) -> None:
             most = m.scale.last_within(limit, measure)
         else:
             most = math.floor((limit + sum_error(m, measure)) / unit)
-        m.model.add(expression <= most)
+        if most < MAX_SUM:
+            m.model.add(expression <= most)
     if not limits.min_on_time:
         return
     on_time: list[Any] = []
@@ -106,7 +111,8 @@ def define_limits(m: DeploymentModel, limits: Limits) -> None:
             always += 1
             continue
         literal = m.model.new_bool_var(f"on_time[{j}]")
-        m.model.add(m.end[j] <= m.scale.last_within(deadline)).only_enforce_if(literal)
+        last = min(m.scale.last_within(deadline), m.horizon)
+        m.model.add(m.end[j] <= last).only_enforce_if(literal)
         on_time.append(literal)
     m.model.add(sum(on_time) >= limits.min_on_time - always).with_name("on_time")
 

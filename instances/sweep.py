@@ -10,6 +10,7 @@ from pydantic import Field, WithJsonSchema
 
 from instances.errors import InputError
 from instances.formats import Frozen
+from instances.hardware import Name
 from instances.instance import Instance
 from instances.io import load_instance, parse_instance, read_document, validate
 
@@ -32,9 +33,10 @@ Range = Annotated[
 class SweepFile(Frozen):
     """A sweep: `instance` is a bundled example, a path beside the file, or a whole instance.
 
-    `deadline` moves the deadline of every cohort that has one (of all, where none has); `set` gives
-    values to numeric fields by path. Points are the cross product. `exact` asks for the step
-    function of the optimum against the deadline instead of a grid.
+    `deadline` moves the deadline of the `cohorts` named, by default of every cohort that has one
+    (of all, where none has); `set` gives values to numeric fields by path. Points are the cross
+    product. `exact` asks for the step function of the optimum against the deadline instead of a
+    grid.
     """
 
     kind: Literal["sweep"] = "sweep"
@@ -45,6 +47,7 @@ class SweepFile(Frozen):
     deadline: Range = None
     set: dict[str, Range] = Field(default_factory=dict)
     exact: bool = False
+    cohorts: tuple[Name, ...] = Field(default=(), strict=False)
 
 
 def load_sweep(path: str | Path) -> tuple[Instance, SweepFile | None, str]:

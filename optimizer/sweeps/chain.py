@@ -28,8 +28,8 @@ DEADLINE = "deadline_s"
 class Block:
     """Points solved together: the changed fields they share, and their deadlines, if swept.
 
-    No `deadlines` is a single point. `exact` asks for the pieces between `from_s` and
-    `to_s` instead.
+    No `deadlines` is a single point. `cohorts` are those whose deadline moves. `exact` asks for the
+    pieces between `from_s` and `to_s` instead.
     """
 
     values: Mapping[Path, int | str | None]
@@ -38,6 +38,7 @@ class Block:
     exact: bool = False
     from_s: Fraction | None = None
     to_s: Fraction | None = None
+    cohorts: tuple[int, ...] | None = None
 
 
 def solve_block(
@@ -50,9 +51,9 @@ def solve_block(
     try:
         instance = changed_instance(document, block.values, source)
         if block.exact:
-            return list(_pieces(DeadlineLine(solver, instance), block))
+            return list(_pieces(DeadlineLine(solver, instance, block.cohorts), block))
         if block.deadlines:
-            return _deadlines(DeadlineLine(solver, instance), block)
+            return _deadlines(DeadlineLine(solver, instance, block.cohorts), block)
         return [SweepPoint(swept=dict(block.swept), **outcome_fields(solver.solve(instance)))]
     except (InputError, PlannerError) as error:
         return _failed(document, block, str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -52,11 +52,16 @@ class Frontier:
 
 
 def frontier(
-    instance: Instance, *, deadline: str | None = None, options: SolveOptions | None = None
+    instance: Instance,
+    *,
+    deadline: str | None = None,
+    cohorts: Sequence[str] = (),
+    options: SolveOptions | None = None,
 ) -> Frontier:
     """Return the exact step function of the optimum against the deadline.
 
-    The deadline is that of every cohort that has one (of all, where none has).
+    The deadline is that of `cohorts`, by name; by default of every cohort that has one (of all,
+    where none has).
 
     Parameters
     ----------
@@ -68,7 +73,9 @@ def frontier(
     InputError : the interval is not one.
     PlannerError : a piece could not be solved; the message says why.
     """
-    spec = sweep_spec(instance, deadline=deadline, exact=True, source=instance.name)
+    spec = sweep_spec(
+        instance, deadline=deadline, exact=True, cohorts=cohorts, source=instance.name
+    )
     return Frontier(tuple(_pieces(run_sweep(spec, options))))
 
 

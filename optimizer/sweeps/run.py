@@ -43,12 +43,13 @@ def sweep(
     deadline: object = None,
     fields: dict[str, object] | None = None,
     exact: bool = False,
+    cohorts: Sequence[str] = (),
     options: SolveOptions | None = None,
     jobs: int = 1,
     dask: str | None = None,
     on_rows: Callable[[list[SweepPoint]], None] | None = None,
 ) -> SweepResult:
-    """Solve every point of a sweep; see `sweep_spec` for `deadline`, `fields` and `exact`.
+    """Solve every point of a sweep; see `sweep_spec` for what to sweep.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def sweep(
     InputError : the sweep is not one. A point that fails is a row instead.
     BackendUnavailable : a worker process died, or the cluster cannot be reached.
     """
-    spec = sweep_spec(instance, deadline=deadline, fields=fields, exact=exact)
+    spec = sweep_spec(instance, deadline=deadline, fields=fields, exact=exact, cohorts=cohorts)
     points: list[SweepPoint] = []
     for rows in run_sweep(spec, options, jobs=jobs, dask=dask):
         points += rows

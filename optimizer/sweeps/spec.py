@@ -49,6 +49,7 @@ class SweepSpec:
     exact: bool = False
     from_s: Fraction | None = None
     to_s: Fraction | None = None
+    cohorts: tuple[int, ...] | None = None
 
     @property
     def num_points(self) -> int:
@@ -75,7 +76,7 @@ class SweepSpec:
                 for path in axis.paths:
                     values[path] = written(value, axis.dimension)
             for run in runs:
-                yield Block(values, swept, run, self.exact, self.from_s, self.to_s)
+                yield Block(values, swept, run, self.exact, self.from_s, self.to_s, self.cohorts)
 
     def identity(self, options: SolveOptions) -> str:
         """Return a hash of all that rows depend on; rows carry it, so that they can be resumed."""
@@ -85,6 +86,7 @@ class SweepSpec:
                 [axis.name, [written(v, axis.dimension) for v in axis.values]] for axis in self.axes
             ],
             "deadlines": [str(d) for d in self.deadlines],
+            "cohorts": self.cohorts,
             "exact": [self.exact, as_text(self.from_s), as_text(self.to_s)],
             "options": [options.solver, options.time_limit_s, options.threads, options.seed],
         }
@@ -98,6 +100,7 @@ def sweep_spec(
     deadline: object = None,
     fields: Mapping[str, object] | None = None,
     exact: bool = False,
+    cohorts: Sequence[str] = (),
     source: str = "sweep",
 ) -> SweepSpec:
     """Return the sweep that ranges describe; raises InputError.
@@ -108,6 +111,7 @@ def sweep_spec(
         `exact` an interval or None.
     fields : ranges by path; a path with `[*]` sets every element.
     exact : ask for the exact step function of the optimum against the deadline.
+    cohorts : names of the cohorts whose deadline moves, instead.
     source : what messages call the sweep.
     """
     if instance.decision != "deployment":
@@ -119,20 +123,28 @@ def sweep_spec(
         dimension = places[0].dimension
         numbers = read_range(values, dimension, source, path)
         axes.append(Axis(path, tuple(p.path for p in places), dimension, numbers))
-    deadlines, ends = tuple[Fraction, ...](), (None, None)
+    moved = _cohorts(instance, cohorts, source)
     if exact:
-        interval = (
-            None if deadline is None else read_interval(str(deadline), "seconds", source, DEADLINE)
-        )
-        spec = SweepSpec(document, source, tuple(axes), (), True, *(interval or ends))
-    else:
+        ends: tuple[Fraction | None, Fraction | None] = (None, None)
         if deadline is not None:
-            found = read_range(deadline, "seconds", source, DEADLINE)
-            deadlines = tuple(Fraction(value) for value in found)
-        spec = SweepSpec(document, source, tuple(axes), deadlines)
+            ends = read_interval(str(deadline), "seconds", source, DEADLINE)
+        spec = SweepSpec(document, source, tuple(axes), (), True, *ends, moved)
+    else:
+        found = () if deadline is None else read_range(deadline, "seconds", source, DEADLINE)
+        deadlines = tuple(Fraction(value) for value in found)
+        spec = SweepSpec(document, source, tuple(axes), deadlines, cohorts=moved)
         if not axes and not deadlines:
             rule = "sweeps nothing; give a deadline or fields to set, or ask for the exact frontier"
             raise InputError(source, "", rule)
     if spec.num_points > MAX_POINTS:
         raise InputError(source, "", f"has {spec.num_points} points; at most {MAX_POINTS} may be")
     return spec
+
+
+def _cohorts(instance: Instance, names: Sequence[str], source: str) -> tuple[int, ...] | None:
+    known = [cohort.name for cohort in instance.workload.cohorts]
+    for name in names:
+        if name not in known:
+            rule = f"no cohort is named {name!r}; there are {', '.join(known)}"
+            raise InputError(source, "cohorts", rule)
+    return tuple(i for i, name in enumerate(known) if name in names) or None

@@ -202,3 +202,18 @@ def test_results_become_data_frames_and_json(four: Instance) -> None:
     assert swept.to_json().count("\n") == 4
     pieces = frontier(four).to_dataframe()
     assert list(pieces["termination"]) == ["infeasible", "optimal"]
+
+
+def test_one_cohort_may_move_alone() -> None:
+    mixed = load_instance("mixed-wins")
+    exact = frontier(mixed, cohorts=["urgent"])
+    # the urgent session first on TP8 (41.18 ms; 8 · 3 · 41.18 / 3 = 0.3294), or on TP4 (63.79 ms)
+    # beside two on TP2 (119.11 ms; 8 · 119.11 / 3 = 0.3176)
+    steps = [(round(p.from_s, 5), round(p.value, 4)) for p in exact.pieces if p.value is not None]
+    assert steps == [(0.04118, 0.3294), (0.06379, 0.3176)]
+    swept = sweep(mixed, deadline="50ms:150ms:10ms", cohorts=["urgent"])
+    for point in swept.points:
+        value = exact.value_at(Fraction(str(point.swept["deadline_s"])))
+        assert point.value_exact == (None if value is None else str(value))
+    with pytest.raises(InputError, match="no cohort is named 'late'; there are urgent, batch"):
+        sweep(mixed, deadline="50ms", cohorts=["late"])
