@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
+import shlex
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from instances.quantity import human_bytes, human_seconds
+from instances.quantity import human_bytes
 from optimizer.plan_document import document_label
 from optimizer.result import (
     AlternativesDocument,
     CandidateDocument,
     EvaluationDocument,
     ObjectiveDocument,
-    RejectionDocument,
     ResultDocument,
+)
+from optimizer.words import (
+    LIMITS,
+    card_ranges,
+    number,
+    rejections_by_key,
+    span_text,
+    verdict,
 )
 
 if TYPE_CHECKING:
@@ -48,19 +56,6 @@ def report_console() -> Console:
     if console.is_terminal and console.width >= MIN_WIDTH:
         return console
     return ReportConsole(highlight=False, width=MIN_WIDTH)  # a narrow table would lose its figures
-
-
-def number(value: float | None, unit: str = "") -> str:
-    """Return a value with four significant digits and its unit; seconds in a handy unit."""
-    if value is None:
-        return "—"
-    if unit == "s":
-        return human_seconds(Fraction(value))
-    if unit in ("tokens", "sessions"):
-        return f"{value:,.0f} {unit}"
-    if unit == "cards":
-        return f"{value:g} card" if value == 1 else f"{value:g} cards"
-    return f"{value:.4g} {unit.replace('*', '·')}".strip()
 
 
 def progress_text(problem: Instance, best: Incumbent) -> str:
@@ -93,6 +88,17 @@ def render_result(problem: Instance, result: ResultDocument) -> None:
         console.print("\n[bold]What would admit a rejected candidate[/bold]")
         for threshold in result.thresholds:
             console.print(f"  {escape(threshold.message)}")
+    if result.termination == "infeasible":
+        name = escape(shlex.quote(name_as_given(problem)))
+        text = f"supernode explain {name} says which constraints conflict and what would help"
+        console.print(f"\n{text}", soft_wrap=True)
+
+
+def name_as_given(problem: Instance) -> str:
+    """Return what the command was given as INSTANCE; its own name where no command runs."""
+    context = click.get_current_context(silent=True)
+    given = None if context is None else context.params.get("instance")
+    return str(given or problem.name)
 
 
 def headline(result: ResultDocument | SideResultDocument) -> str:
@@ -103,14 +109,8 @@ def headline(result: ResultDocument | SideResultDocument) -> str:
         "infeasible": "[red]infeasible[/red], proven",
         "no_solution_found": "[red]no plan found[/red]",
     }
-    limits = {
-        "time": "time limit reached",
-        "interrupted": "interrupted",
-        "size": "too large for the solvers asked",
-        "second_opinion": "a solver claims the optimum, but no second opinion was had in time",
-    }
     text = words[result.termination] + f" in {result.seconds:.2f} s"
-    return text + (f" ({limits[result.limit]})" if result.limit else "")
+    return text + (f" ({LIMITS[result.limit]})" if result.limit else "")
 
 
 def objective_line(objective: ObjectiveDocument) -> str:
@@ -144,9 +144,12 @@ def _print_candidates(console: Console, result: ResultDocument) -> None:
         heading = result.objective.name if unit == "s" else unit.replace("*", "·")
         table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
+        lost = rejections_by_key(result)
         for c in _most_telling(runnable, result.objective.direction == "maximise"):
             value = number(c.value, "s" if unit == "s" else "")
-            table.add_row(*_candidate_row(c, value, _verdict(c, result), len(pools) > 1))
+            why = escape(verdict(c, result, lost))
+            why = f"[bold]{why}[/bold]" if c.verdict == "chosen" else why
+            table.add_row(*_candidate_row(c, value, why, len(pools) > 1))
         console.print()
         console.print(table)
         if len(runnable) > MAX_ROWS:
@@ -201,40 +204,16 @@ def _most_telling(
     return [candidate for candidate in candidates if candidate in kept]
 
 
-def _verdict(c: CandidateDocument, result: ResultDocument) -> str:
-    """Return why a candidate is not the plan, in a few words."""
-    if c.verdict == "chosen":
-        return "[bold]chosen[/bold]"
-    amount = next((r.amount for r in result.rejected if _is_of(r, c)), 0.0)
-    if c.rule == "memory":
-        return f"short by {human_bytes(int(amount))} a card"
-    if c.rule == "late":
-        return f"late by {number(amount, 's')}"
-    if c.rule == "objective" and amount > 0:
-        if result.objective.direction == "maximise":
-            return f"{amount:,.0f} fewer"
-        return f"{number(amount, result.objective.unit)} more"
-    return "no better" if c.rule == "objective" else escape(c.reason)
-
-
-def _is_of(rejection: RejectionDocument, candidate: CandidateDocument) -> bool:
-    """Whether a rejection is of this candidate."""
-    fields = ("pool", "parallel", "stages", "batch", "micro_batches", "num_servers", "collective")
-    return all(getattr(rejection, f) == getattr(candidate, f) for f in fields)
-
-
-def _candidate_row(c: CandidateDocument, value: str, verdict: str, with_pool: bool) -> list[str]:
-    sessions = sorted(set(c.session_s or ()))
-    span = " – ".join(number(s, "s") for s in dict.fromkeys((*sessions[:1], *sessions[-1:])))
+def _candidate_row(c: CandidateDocument, value: str, why: str, with_pool: bool) -> list[str]:
     return [
         escape(document_label(c) + (f" in {c.pool}" if with_pool else "")),
         str(c.instances),
         "—" if c.card_bytes is None else f"{c.card_bytes / 1e9:.2f}",
-        span,
+        span_text(c.session_s or ()),
         number(c.makespan_s, "s"),
         str(c.num_on_time),
         value,
-        verdict,
+        why,
     ]
 
 
@@ -269,18 +248,6 @@ def _print_cards(console: Console, evaluation: EvaluationDocument) -> None:
         console.print(f"  {escape(card_ranges(cards))}: {escape(text)}")
     if len(lines) > MAX_ROWS:
         console.print(f"  and {len(lines) - MAX_ROWS} more loads (--json lists all)")
-
-
-def card_ranges(cards: list[tuple[str, int]]) -> str:
-    """Return cards as "pool/server/0-3, pool/server/6", at most eight ranges."""
-    ranges: list[tuple[str, int, int]] = []
-    for server, card in sorted(cards):
-        if ranges and ranges[-1][0] == server and ranges[-1][2] == card - 1:
-            ranges[-1] = (server, ranges[-1][1], card)
-        else:
-            ranges.append((server, card, card))
-    shown = [f"{s}/{a}" if a == b else f"{s}/{a}-{b}" for s, a, b in ranges]
-    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
 
 
 def render_verification(problem: Instance, verification: Verification) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from cli.render import number, report_console
+from cli.render import report_console
 from instances.quantity import human_bytes
+from optimizer.words import number
 
 if TYPE_CHECKING:
     from optimizer.frontiers.pareto import ParetoDocument

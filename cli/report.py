@@ -32,11 +32,11 @@ PAGES, TEXTS, IMAGES = (".html", ".htm"), (".md", ".markdown"), (".svg", ".png")
     "sensitivity, memory.",
 )
 def report(files: tuple[str, ...], output: str, chart_name: str | None) -> None:
-    """Make a report of results, sweeps and studies that people can look at.
+    """Make a page, Markdown or charts of results and sweeps.
 
-    FILES are results of `solve`, rows of sweeps (.jsonl, .csv, .parquet), and sensitivity,
+    FILES are results of `solve`, rows of sweeps (.jsonl, .csv, .parquet), and sensitivity, Pareto,
     alternatives or conflict documents, in any mix; each is recognised by its content. A page is one
-    file that needs no network; curves of several sweeps share its axes. Single charts need
+    file that needs no network; curves of several sweeps share one pair of axes. Single charts need
     matplotlib (install supernode-planner[report]).
     """
     from instances.errors import InputError

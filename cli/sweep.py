@@ -239,7 +239,7 @@ def pareto(
     found = find_pareto(problem, first, second, SolveOptions("auto", time_limit, 1))
     if output is not None:
         file = open_rows(output, found.instance_sha256[:16], resume=False)
-        file.add([point.model_dump(mode="json") for point in found.points])
+        file.add([row.record() for row in found.rows()])
         file.close(is_complete=True)
 
     def show() -> None:

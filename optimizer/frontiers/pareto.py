@@ -27,6 +27,7 @@ from optimizer.plan import Plan
 from optimizer.plan_document import plan_document
 from optimizer.protocols import Measure, Term, Termination
 from optimizer.result import Document, PlanDocument
+from optimizer.sweeps.rows import SweepPoint
 from optimizer.tables import ProblemTables
 from optimizer.variants.fields import changed_instance
 from optimizer.variants.solver import Solved, VariantSolver
@@ -45,7 +46,6 @@ class ParetoPoint(Document):
     cost: float | None
     energy_j: float | None
     proof: str
-    sweep: str = ""
 
 
 class ParetoDocument(Document):
@@ -65,6 +65,29 @@ class ParetoDocument(Document):
     def to_json(self) -> str:
         """Return the document as indented JSON, ending in a newline."""
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
+
+    def rows(self) -> list[SweepPoint]:
+        """Return the points as rows of a sweep: the second objective against the first."""
+        first, second = self.objectives
+        return [
+            SweepPoint(
+                instance=self.instance,
+                swept={first: point.first},
+                termination="optimal" if self.is_complete else "feasible",
+                plan=point.plan,
+                objective=second,
+                unit=self.units[1],
+                value=point.second,
+                value_exact=point.second_exact,
+                on_time=point.on_time,
+                cost=point.cost,
+                energy_j=point.energy_j,
+                makespan_s=point.makespan_s,
+                proof=point.proof,
+                sweep=self.instance_sha256[:16],
+            )
+            for point in self.points
+        ]
 
     def to_dataframe(self) -> Any:
         """Return one row per point; raises ImportError where pandas is missing."""
