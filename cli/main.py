@@ -25,6 +25,7 @@ from cli.common import (
 from cli.explain import explain
 from cli.model import model
 from cli.report import report
+from cli.schema import schema
 from cli.sweep import pareto, sweep
 
 if TYPE_CHECKING:
@@ -78,6 +79,10 @@ def solve(
     problem = load_instance(instance)
     if output is not None:
         _check_writable(output)
+    if within is not None:
+        from optimizer.near_optimal.search import read_margin
+
+        read_margin(within)
     options = SolveOptions(solver, time_limit, threads, seed)
     if problem.decision != "deployment":
         _solve_side(problem, options, output, as_json)
@@ -210,29 +215,6 @@ def _verify_side(problem: Instance, document: Any, source: str, as_json: bool) -
 
 
 @cli.command()
-@click.argument(
-    "kind", type=click.Choice(["instance", "result", "plan", "side-result"]), default="instance"
-)
-def schema(kind: str) -> None:
-    """Print the JSON Schema of instance (the default), result, plan or side-result documents."""
-    import json
-
-    from pydantic import BaseModel
-
-    from instances.instance import Instance
-    from optimizer.result import PlanDocument, ResultDocument
-    from optimizer.side.result import SideResultDocument
-
-    kinds: dict[str, type[BaseModel]] = {
-        "instance": Instance,
-        "result": ResultDocument,
-        "plan": PlanDocument,
-        "side-result": SideResultDocument,
-    }
-    click.echo(json.dumps(kinds[kind].model_json_schema(), indent=2, ensure_ascii=False))
-
-
-@cli.command()
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
 def catalog(kind: str | None, name: str | None) -> None:
@@ -277,6 +259,7 @@ def examples(name: str | None, best: bool, sweeps: bool) -> None:
 cli.add_command(explain)
 cli.add_command(model)
 cli.add_command(report)
+cli.add_command(schema)
 cli.add_command(pareto)
 cli.add_command(sweep)
 

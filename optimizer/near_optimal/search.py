@@ -108,6 +108,14 @@ class _Search:
                 return found, "the time limit struck"
 
 
+def read_margin(within: str | float | Fraction) -> Fraction:
+    """Return a margin as a share of the optimum; raises InputError."""
+    try:
+        return parse_quantity(within, "share")
+    except QuantityError as error:
+        raise InputError("options", "within", str(error)) from None
+
+
 def alternatives(
     instance: Instance,
     within: str | float | Fraction = Fraction(1, 20),
@@ -131,10 +139,7 @@ def alternatives(
     ------
     InputError : the margin is no share.
     """
-    try:
-        margin = parse_quantity(within, "share")
-    except QuantityError as error:
-        raise InputError("options", "within", str(error)) from None
+    margin = read_margin(within)
     solver = VariantSolver(options)
     until = time.monotonic() + solver.options.time_limit_s
     listen = on_plan or (lambda count: None)
