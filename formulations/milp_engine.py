@@ -20,7 +20,7 @@ from formulations.milp_measures import build_model, measure_unit, whole_weights
 from formulations.patterns import Pattern, build_patterns
 from formulations.scoring import QueueScore, score_selection
 from formulations.staging import EngineResult, Limits, solve_request
-from formulations.status import highs_termination, pulp_termination
+from formulations.status import SolverFailed, highs_termination, pulp_termination
 from optimizer.errors import BackendUnavailable, MismatchError, TooLargeError
 from optimizer.protocols import Measure, Outcome, Selection, SolveRequest, Termination
 
@@ -48,8 +48,26 @@ def run_highs(
 ) -> tuple[Termination, int | None]:
     """Run HiGHS; gap 0, because only a proof counts. Returns the status and a proven bound.
 
-    The bound is rounded up: objectives are whole numbers.
+    The bound is rounded up: objectives are whole numbers. HiGHS 1.14 presolves some infeasible
+    models to optimal ones with a broken row, says so, and answers without presolve.
     """
+    until = time.monotonic() + seconds
+    try:
+        return _call_highs(problem, seconds, threads=threads, seed=seed, stop=stop)
+    except SolverFailed:
+        left = max(until - time.monotonic(), 0.0)
+        return _call_highs(problem, left, threads=threads, seed=seed, stop=stop, presolve="off")
+
+
+def _call_highs(
+    problem: pulp.LpProblem,
+    seconds: float,
+    *,
+    threads: int,
+    seed: int,
+    stop: threading.Event,
+    presolve: str = "choose",
+) -> tuple[Termination, int | None]:
     import highspy
 
     def interrupt(kind: Any, _message: str, _out: Any, into: Any, _user: Any) -> None:
@@ -61,6 +79,7 @@ def run_highs(
         gapRel=0.0,
         threads=threads,
         timeLimit=seconds,
+        presolve=presolve,
         random_seed=seed,
         mip_feasibility_tolerance=TOLERANCE,
         primal_feasibility_tolerance=TOLERANCE,

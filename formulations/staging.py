@@ -28,6 +28,9 @@ from optimizer.protocols import (
     Termination,
 )
 
+#: Fewer branches than this are asked about one by one.
+FEW_BRANCHES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -259,6 +262,25 @@ def first_branches(
     return branches
 
 
+def _reachable(engine: Engine, ceilings: Sequence[Ceiling], branches: list[Limits]) -> list[Limits]:
+    """Leave out branches whose limit on a cost is below the least cost of any plan.
+
+    The least cost within the widest of the limits, with the fewest on time, is one question for all
+    of them.
+    """
+    for measure in {c.term.measure for c in ceilings if c.term.per_on_time and c.term.scale}:
+        if len(branches) < FEW_BRANCHES:
+            break
+        widest = max(branch.at_most[measure] for branch in branches)
+        fewest = min(branch.min_on_time for branch in branches)
+        result = engine.minimise(measure, Limits({measure: widest}, fewest))
+        if result.termination is Termination.INFEASIBLE:
+            return []
+        if result.bound is not None:
+            branches = [branch for branch in branches if branch.at_most[measure] >= result.bound]
+    return branches
+
+
 def solve_terms(
     engine: Engine,
     solver: str,
@@ -269,6 +291,7 @@ def solve_terms(
 ) -> Outcome:
     """Minimise the terms one after another, each within the optimum of those before it."""
     branches = first_branches(ceilings, min_on_time, num_sessions)
+    branches = _reachable(engine, ceilings, branches)
     claims: list[StageClaim] = []
     selection: Selection | None = None
     ended = Termination.OPTIMAL

@@ -11,6 +11,10 @@ from typing import Any
 from optimizer.protocols import Termination
 
 
+class SolverFailed(RuntimeError):  # noqa: N818 - the name says what happened
+    """A solver ended without an answer although it had time; another setting may help."""
+
+
 def cpsat_termination(status_name: str) -> Termination:
     """Map the name of a CP-SAT status; MODEL_INVALID raises RuntimeError: it is our mistake."""
     known = {
@@ -47,7 +51,8 @@ def pulp_termination(problem: Any) -> Termination:
 def highs_termination(problem: Any) -> Termination:
     """Map a problem solved by HiGHS by its own model status, which is finer than PuLP's.
 
-    PuLP reports an interrupted run without any solution as an incumbent of zeros.
+    PuLP reports an interrupted run without any solution as an incumbent of zeros. Raises
+    SolverFailed where HiGHS says that it did not solve.
     """
     import highspy
 
@@ -62,7 +67,7 @@ def highs_termination(problem: Any) -> Termination:
     if status in infeasible:
         return Termination.INFEASIBLE
     if status in (highspy.HighsModelStatus.kNotset, highspy.HighsModelStatus.kSolveError):
-        raise RuntimeError(f"HiGHS did not solve: {status}")
+        raise SolverFailed(f"HiGHS did not solve: {status}")
     if status == highspy.HighsModelStatus.kModelEmpty:
         return Termination.OPTIMAL
     feasible = model.getInfo().primal_solution_status == int(

@@ -89,7 +89,8 @@ def _deadlines(line: DeadlineLine, block: Block) -> list[SweepPoint]:
             rows[deadline] = SweepPoint(swept=_swept(block, deadline), **fields)
     left = sorted({d for d in block.deadlines if d not in rows})  # ascending, not served yet
     above: Fraction | None = None
-    walked = line.walk(left[-1], lambda at: max((d for d in left if d < at), default=None))
+    highest = max(left, default=None)
+    walked = line.walk(highest, lambda at: max((d for d in left if d < at), default=None))
     while left:
         step = next(walked)
         served = [d for d in left if step.from_s is None or d >= step.from_s]

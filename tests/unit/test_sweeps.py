@@ -94,6 +94,13 @@ def test_a_deadline_before_the_release_is_a_row(four: Instance) -> None:
     assert "must be later than release_s" in swept.points[0].reason
 
 
+def test_a_block_of_deadlines_before_the_release_asks_no_solver(four: Instance) -> None:
+    data = four.model_dump(mode="json")
+    data["workload"]["cohorts"][0]["release_s"] = "100ms"
+    swept = sweep(parse_instance(data), deadline="50ms,60ms")
+    assert [p.termination for p in swept.points] == ["failed", "failed"]
+
+
 def test_a_solver_that_cannot_take_a_point_is_a_row(four: Instance) -> None:
     swept = sweep(four, deadline="120ms,130ms", options=SolveOptions("nobody", threads=1))
     assert [p.termination for p in swept.points] == ["failed", "failed"]
