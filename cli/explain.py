@@ -1,12 +1,19 @@
-"""The `supernode explain` command: every byte on every card, and why it is there."""
+"""The `supernode explain` command: every byte on every card and why, or why nothing fits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cli.common import EXIT_CODES, EXIT_INFEASIBLE, EXIT_NO_PLAN, FiniteSeconds
+from cli.common import (
+    EXIT_CODES,
+    EXIT_INFEASIBLE,
+    EXIT_NO_PLAN,
+    FiniteSeconds,
+    show_and_leave,
+    status,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--card", type=click.IntRange(0), help="Only this card, counted in plan order.")
 @click.option("--plan", "plan_path", metavar="RESULT", help="A result or plan; default: solve.")
 @click.option("--time-limit", type=FiniteSeconds(), default=60.0, show_default=True, metavar="S")
-@click.option("--json", "as_json", is_flag=True, help="Print the accounts as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print accounts or conflict as JSON.")
 def explain(
     instance: str, card: int | None, plan_path: str | None, time_limit: float, as_json: bool
 ) -> None:
@@ -29,20 +36,45 @@ def explain(
 
     Without --plan the instance is solved first. Each component says why the card holds it: split,
     or copied because of what. Over all cards it adds up to one copy and the duplication listed.
+    Where nothing fits, it says instead which constraints conflict and what change would help.
     """
     import json
 
     from instances.io import load_instance
 
     problem = load_instance(instance)
-    ledger = _ledger(problem, _plan(problem, plan_path, time_limit), card)
+    plan = _plan(problem, plan_path, time_limit)
+    if plan is None:
+        _explain_conflict(problem, time_limit, as_json)
+    ledger = _ledger(problem, plan, card)
     if as_json:
         click.echo(json.dumps(ledger_document(ledger), indent=2, ensure_ascii=False))
     else:
         render_ledger(problem, ledger)
 
 
-def _plan(problem: Instance, path: str | None, time_limit: float) -> Plan:
+def _explain_conflict(problem: Instance, time_limit: float, as_json: bool) -> NoReturn:
+    """Say why nothing fits, and leave."""
+    from optimizer.conflicts.explain import explain_infeasible
+    from optimizer.options import SolveOptions
+
+    options = SolveOptions(time_limit_s=time_limit, threads=1)
+    with status(f"looking for what conflicts in {problem.name}") as update:
+        document = explain_infeasible(problem, options, update)
+
+    def show() -> None:
+        from cli.render_conflict import render_conflict
+
+        if as_json:
+            click.echo(document.to_json(), nl=False)
+        else:
+            render_conflict(problem, document)
+
+    show_and_leave(EXIT_INFEASIBLE, show)
+
+
+def _plan(problem: Instance, path: str | None, time_limit: float) -> Plan | None:
+    """Return the plan to explain; None where there is proven to be none."""
     from instances.errors import InputError
     from instances.io import parse_json, read_text
     from optimizer.checks import check_structure
@@ -55,10 +87,11 @@ def _plan(problem: Instance, path: str | None, time_limit: float) -> Plan:
         raise InputError(problem.name, "decision", rule)
     if path is None:
         result = solve(problem, SolveOptions(time_limit_s=time_limit))
+        if result.termination == "infeasible":
+            return None
         if result.plan is None:
             click.echo(f"error: there is no plan to explain: {result.reason}", err=True)
-            is_proven = result.termination == "infeasible"
-            raise SystemExit(EXIT_INFEASIBLE if is_proven else EXIT_NO_PLAN)
+            raise SystemExit(EXIT_NO_PLAN)
         return read_plan(result.model_dump(mode="json"), problem.name)
     text, source = read_text(path)
     plan = read_plan(parse_json(text, source), source)
@@ -154,7 +187,7 @@ def _print_cards(console: Console, cards: list[CardAccount]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from cli.render import card_ranges
+    from optimizer.words import card_ranges
 
     first = cards[0]
     names = card_ranges([(f"{c.pool}/{c.card.server}", c.card.card) for c in cards])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from pydantic import Field
+
 from optimizer.frame import to_dataframe
 from optimizer.result import Document
 
@@ -21,7 +23,8 @@ class RelaxationDocument(Document):
 
     `value` is the input after the change. `exact` tells whether a smaller change is proven not to
     do; else it is known to within `width`. `plan` was solved again and verified; `objective_value`
-    is its first objective.
+    is its first objective. `label` names the input in words. Where several deadlines move together,
+    `value` is the latest of them.
     """
 
     path: str
@@ -35,14 +38,26 @@ class RelaxationDocument(Document):
     plan: str
     objective_value: float | None
     proof: str
+    label: str = ""
+
+
+class ChoiceDocument(Document):
+    """A choice of the search, or an assumed fault, that something fits without, all else kept."""
+
+    name: str
+    message: str
+    plan: str
+    objective_value: float | None
+    proof: str
 
 
 class ConflictDocument(Document):
     """Why a problem instance has no plan, and what would change that.
 
-    `constraints` is a smallest set that cannot hold together: without any one of them something
-    fits. `relaxations` change one input each, the smallest relative change first; `without_help`
-    lists inputs that alone do not help, and why.
+    `constraints` is a smallest set that cannot hold together, whatever becomes of all others:
+    without any one of them something fits. There is none where not even dropping everything helps.
+    `relaxations` change one input each, the smallest relative change first; `without_help` lists
+    inputs that alone do not help, and why; `choices` lists what need only be chosen otherwise.
     """
 
     kind: Literal["conflict"] = "conflict"
@@ -55,6 +70,7 @@ class ConflictDocument(Document):
     is_smallest: bool
     relaxations: list[RelaxationDocument]
     without_help: list[str]
+    choices: list[ChoiceDocument] = Field(default_factory=list)
 
     def to_json(self) -> str:
         """Return the document as indented JSON, ending in a newline."""
