@@ -116,6 +116,21 @@ def _first_error(error: ValidationError) -> ErrorDetails:
 _FIXES = {
     "missing": "this field is required; add it",
     "extra_forbidden": "no such field; remove it or correct its name",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text in quotes",
+    "tuple_type": "must be a list in [brackets]",
+    "dict_type": "must be an object in {braces}",
+    "model_type": "must be an object in {braces}",
+}
+#: What an error of a limit says, and where pydantic keeps the limit.
+_LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("more than", "gt"),
+    "less_than": ("less than", "lt"),
+    "literal_error": ("one of", "expected"),
 }
 
 
@@ -143,6 +158,9 @@ def _rule(error: ErrorDetails) -> str:
         return f"no kind is named {found!r}; use one of {error['ctx']['expected_tags']}"
     if error["type"] == "union_tag_not_found":
         return "needs a field 'kind' that says what it is"
+    limit = _LIMITS.get(error["type"])
+    if limit is not None:
+        return f"must be {limit[0]} {error['ctx'][limit[1]]}"
     return _FIXES.get(error["type"], error["msg"].removeprefix("Value error, "))
 
 

@@ -204,19 +204,25 @@ def numeric_fields(document: Any, below: Path = ()) -> Iterator[NumericField]:
 
 def parse_number(text: object, dimension: str, source: str, where: str) -> Number:
     """Read one value of a dimension; raises InputError."""
+    if dimension in ("whole", "number"):
+        return _plain(text, dimension == "whole", source, where)
     try:
-        if dimension in ("whole", "number"):
-            if isinstance(text, str) and text.strip().endswith("%"):
-                raise InputError(source, where, "must be a plain number", text)
-            exact = parse_quantity(text, "share")  # the dimension of plain numbers
-            if dimension == "number":
-                return exact
-            if exact.denominator != 1:
-                raise InputError(source, where, "must be a whole number", text)
-            return int(exact)
         return _number(text, dimension)
     except QuantityError as error:
         raise InputError(source, where, str(error)) from None
+
+
+def _plain(text: object, is_whole: bool, source: str, where: str) -> Number:
+    """Read a number without a unit; raises InputError."""
+    rule = f"must be a plain {'whole ' if is_whole else ''}number, such as 8"
+    try:
+        exact = parse_quantity(text, "share")  # the dimension of plain numbers
+    except QuantityError:
+        raise InputError(source, where, rule, text) from None
+    is_percentage = isinstance(text, str) and text.strip().endswith("%")
+    if is_percentage or (is_whole and exact.denominator != 1):
+        raise InputError(source, where, rule, text)
+    return int(exact) if is_whole else exact
 
 
 def written(value: Number, dimension: str) -> int | str:
