@@ -26,6 +26,7 @@ from cli.explain import explain
 from cli.model import model
 from cli.report import report
 from cli.schema import schema
+from cli.sensitivity import sensitivity
 from cli.sweep import pareto, sweep
 
 if TYPE_CHECKING:
@@ -260,6 +261,7 @@ cli.add_command(explain)
 cli.add_command(model)
 cli.add_command(report)
 cli.add_command(schema)
+cli.add_command(sensitivity)
 cli.add_command(pareto)
 cli.add_command(sweep)
 

@@ -15,8 +15,9 @@ class InputThreshold(Document):
     "unchanged": the plan is optimal at `value`, the furthest value looked at. "changes": at `value`
     it is still optimal, just beyond it is not, and `plan` is (null: nothing fits, see `reason`).
     `exact` tells whether `value` is the very value, a fraction in `value_exact`; else the change
-    lies within `width` beyond it. `is_first` tells whether it is proven that nothing changes on the
-    way there. `verified` says that both sides were solved again.
+    lies within `width` beyond it. A threshold is not `is_attained` where the plan is optimal at all
+    that falls short of `value`, but not at `value` itself. `is_first` tells whether it is proven
+    that nothing changes on the way there. `verified` says that both sides were solved again.
     """
 
     status: Literal["changes", "unchanged"]
@@ -26,6 +27,7 @@ class InputThreshold(Document):
     exact: bool
     width: float
     is_first: bool
+    is_attained: bool = True
     verified: bool
     plan: str | None
     reason: str
@@ -34,9 +36,10 @@ class InputThreshold(Document):
 class InputSensitivity(Document):
     """One numeric input: what moving it does to the objective and to the plan.
 
-    `halved` and `doubled` are changes of the first objective with the plan kept, `step_*_s` of one
-    decode step of its slowest serving instance; null where the plan is not allowed or the input has
-    no such value.
+    `halved` and `doubled` are changes of the first objective with the plan kept, null where it is
+    not allowed; `step_*_s` are changes of the first decode step of its slowest serving instance,
+    null where that has no price or the session was measured. All are null where the input has no
+    such value. Half of a whole number is rounded down.
     """
 
     path: str
@@ -70,6 +73,7 @@ class SensitivityDocument(Document):
     value_exact: str
     inputs: list[InputSensitivity]
     most_influential: str | None
+    num_solves: int = 0
 
     def to_json(self) -> str:
         """Return the document as indented JSON, ending in a newline."""

@@ -1,6 +1,6 @@
 """Speed of pricing a whole grid of candidates with arrays; deselected by default. Run it with
 
-    python -m pytest tests/bench/test_pricing_speed.py -m bench -s
+    python -m pytest tests/bench/test_pricing_speed.py -m bench -n 0 -s
 
 Exact prices, one candidate at a time, are the baseline: both report candidates a second.
 """

@@ -1,6 +1,6 @@
 """Sweeps and frontiers against one whole-process solve; deselected by default. Run it with
 
-    python -m pytest tests/bench/test_sweep_speed.py -m bench -s
+    python -m pytest tests/bench/test_sweep_speed.py -m bench -n 0 -s
 
 Each command runs in turns with `supernode solve four-sessions-128k`; printed (and kept in
 extra_info) is the ratio of the medians. The goals are 15 for 1,000 deadlines with two jobs and 5
