@@ -1,6 +1,6 @@
 """Speed, for people to compare; deselected by default and never asserted. Run it with
 
-    python -m pytest tests/bench -m bench -n 0 --benchmark-group-by=group --benchmark-columns=min,median
+    python -m pytest tests/bench -m bench -n 0 --benchmark-group-by=group
 
 Whole processes are compared with the least a Python process can do: `ratio` in extra_info (shown
 with --benchmark-verbose or --benchmark-json) is the median over that of the baseline, which runs
