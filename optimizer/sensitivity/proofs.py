@@ -46,6 +46,8 @@ from optimizer.tables import ProblemTables
 #: Inputs that change service times alone, convexly in their coordinate.
 TIMES = frozenset({"alpha_s", "time_s", "session_s", "bandwidth_bytes_per_s"})
 TIMES |= {"memory_bandwidth_bytes_per_s"}
+#: Rules by which candidates leave that could be used, but never need be.
+BEATEN = frozenset({"slower_collective", "dominated"})
 #: Larger searches are not priced whole for a proof.
 MAX_CANDIDATES = 96
 #: Steps of a frontier that are walked for a proof.
@@ -205,7 +207,11 @@ def _all_tables(line: Line, place: Place) -> ProblemTables | None:
     """Return the prices of all candidates, those that others beat included; None for too many."""
     instance = line.known(place)
     usual = line.judge.tables(instance)
-    if not usual.is_complete or len(usual.candidates) + len(usual.rejections) > MAX_CANDIDATES:
+    if not usual.is_complete:
+        return None
+    if not any(rejection.rule in BEATEN for rejection in usual.rejections):
+        return usual
+    if len(usual.candidates) + len(usual.rejections) > MAX_CANDIDATES:
         return None
     return build_tables(instance, keep_all=True)
 

@@ -1,0 +1,101 @@
+"""Sensitivity against brute force: random tiny instances, both sides of every threshold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from instances.instance import Instance
+from optimizer.errors import TooLargeError
+from optimizer.exhaustive import _Best, _mixed, _optimised, _round_robin, _Totals, _uniform
+from optimizer.exhaustive_queues import Queues
+from optimizer.generate import tiny_instance
+from optimizer.plan import Footprint
+from optimizer.sensitivity.document import InputSensitivity, InputThreshold
+from optimizer.sensitivity.inputs import default_fields, instance_at
+from optimizer.sensitivity.study import sensitivity
+from optimizer.variants.fields import NumericField
+from optimizer.variants.solver import VariantSolver
+
+#: Instances that have a plan, and few enough plans that all are tried quickly.
+# fmt: off
+SEEDS = (
+    9, 11, 14, 16, 17, 18, 26, 27, 31, 38, 40, 41, 43, 44, 45, 46, 50, 56, 58, 59, 61, 63, 67,
+    70, 71, 72, 73, 76, 82, 83, 87, 89, 91, 92, 94, 96, 102, 109, 112, 113, 114, 120,
+)
+# fmt: on
+MAX_PLANS = 4000
+#: Inputs of each instance.
+NUM_INPUTS = 3
+
+
+def is_optimal(instance: Instance, deployment: Counter[Footprint]) -> bool:
+    """Whether a deployment is optimal: all plans are tried, those of the deployment apart."""
+    queues = Queues(instance, MAX_PLANS)
+    totals = _Totals(queues)
+    every, own = _Best(instance, totals), _Best(instance, totals)
+    layouts = _uniform if instance.search.deployment == "uniform" else _mixed
+    dispatch = _round_robin if instance.search.dispatch == "round_robin" else _optimised
+    for slots in layouts(queues):
+        is_own = Counter(queues.shapes[kind.shape] for kind, _ in slots) == deployment
+        for outline in dispatch(queues, slots):
+            queues.spend("plans")
+            values = totals.of(outline)
+            every.offer(outline, values)
+            if is_own:
+                own.offer(outline, values)
+    best = every.result(0).values
+    return best is not None and best == own.result(0).values
+
+
+def sides(
+    field: NumericField, item: InputSensitivity, end: InputThreshold, is_up: bool
+) -> Iterator[tuple[Fraction, bool]]:
+    """Yield values that must and that must not keep the plan, by a step of this test's own."""
+    value, sign = Fraction(end.value_exact), 1 if is_up else -1
+    if end.status == "unchanged":
+        yield value, True
+        return
+    step = Fraction(1) if field.is_whole else abs(value) / 10**13 or Fraction(1, 10**20)
+    if not end.exact:
+        yield value, True
+        yield value + sign * Fraction(end.width) * Fraction(1_000_001, 1_000_000), False
+    else:
+        yield value if end.is_attained else value - sign * step, True
+        yield value + sign * step if end.is_attained else value, False
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_thresholds_are_where_brute_force_has_them(seed: int) -> None:
+    instance, rng = tiny_instance(seed), Random(seed)
+    document = instance.model_dump(mode="json")
+    fields = default_fields(instance, document)
+    chosen = {field.name: field for field in rng.sample(fields, NUM_INPUTS)}
+    found = sensitivity(instance, chosen)
+    plan = VariantSolver().solve(instance).plan
+    assert plan is not None
+    deployment = Counter(serving.footprint for serving in plan)
+    for item in found.inputs:
+        field = chosen[item.path]
+        for end, is_up in ((item.down, False), (item.up, True)):
+            if end is None:
+                continue
+            assert end.verified, (item.path, end)
+            looked = list(sides(field, item, end, is_up))
+            if end.is_first:  # proven: so also anywhere on the way
+                base, part = Fraction(item.value_exact), Fraction(rng.randrange(1, 10), 10)
+                middle = base + (looked[0][0] - base) * part
+                looked.append((Fraction(round(middle)) if field.is_whole else middle, True))
+            for value, is_kept in looked:
+                exact = int(value) if field.is_whole else value
+                variant = instance_at(document, field, exact, "test")
+                assert variant is not None, (item.path, exact)
+                try:
+                    found_kept = is_optimal(variant, deployment)
+                except TooLargeError:  # more sessions than the oracle takes
+                    continue
+                assert found_kept is is_kept, (item.path, exact, end)
