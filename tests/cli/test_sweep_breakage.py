@@ -79,15 +79,16 @@ def test_a_sweep_killed_at_random_moments_ends_as_if_it_had_not_been(
 
 def test_an_interrupt_leaves_a_valid_file_and_says_how_to_go_on(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    process = start(*POINTS, "-o", str(path), "--jobs", "2")
+    many = "workload.cohorts[0].context_tokens=1:3000:1"  # far more than are solved by then
+    process = start(*POINTS[:2], "--set", many, "-o", str(path), "--jobs", "2")
     assert wait_for_growth(process, path, 0)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4
     last = err.decode().splitlines()[-1]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert last == f"interrupted: {len(rows)} rows of 72 points are done; --resume goes on"
-    assert 0 < len(rows) < 72
+    assert last == f"interrupted: {len(rows)} rows of 3000 points are done; --resume goes on"
+    assert 0 < len(rows) < 3000
     assert "Traceback" not in err.decode()
 
 

@@ -99,3 +99,28 @@ def test_thresholds_are_where_brute_force_has_them(seed: int) -> None:
                 except TooLargeError:  # more sessions than the oracle takes
                     continue
                 assert found_kept is is_kept, (item.path, exact, end)
+
+
+def test_a_walk_along_deadlines_finds_what_lies_between_the_places_looked_at() -> None:
+    # One card for both sessions costs as many card seconds as a card for each. With a card each
+    # the second session is on time down to half of its deadline, and the cost per session on time,
+    # the second objective, is less. With a still shorter deadline it is late on either.
+    instance, path = tiny_instance(0), "workload.cohorts[1].deadline_s"
+    document = instance.model_dump(mode="json")
+    (item,) = sensitivity(instance, [path]).inputs
+    down = item.down
+    assert down is not None
+    assert (down.status, down.exact, down.is_first, down.verified) == ("changes",) + (True,) * 3
+    field = next(f for f in default_fields(instance, document) if f.name == path)
+    plan = VariantSolver().solve(instance).plan
+    assert plan is not None
+    deployment = Counter(serving.footprint for serving in plan)
+    base = Fraction(item.value_exact)
+    for part, is_kept in (("1/10", True), ("1/2", True), ("1/1000", True), ("2/5", False)):
+        variant = instance_at(document, field, base * Fraction(part), "test")
+        assert variant is not None
+        assert is_optimal(variant, deployment) is is_kept
+    for value, is_kept in sides(field, item, down, is_up=False):
+        variant = instance_at(document, field, value, "test")
+        assert variant is not None
+        assert is_optimal(variant, deployment) is is_kept
