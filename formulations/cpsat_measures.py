@@ -17,7 +17,7 @@ from formulations.lanes import used_lanes
 from formulations.staging import Limits
 from formulations.ticks import TickScale
 from optimizer.errors import TooLargeError
-from optimizer.protocols import Measure, NoGood
+from optimizer.protocols import DeploymentCounts, Measure
 from optimizer.tables import ProblemTables
 
 #: No measure is larger: ticks stay near 2^30, coefficients of a row add up to less than 2^31.
@@ -148,15 +148,15 @@ def _instances_of(m: DeploymentModel, counts: Mapping[int, int]) -> dict[int, An
 
 
 def define_deployments(
-    m: DeploymentModel, excluded: Sequence[NoGood], required: NoGood | None
+    m: DeploymentModel, excluded: Sequence[DeploymentCounts], required: DeploymentCounts | None
 ) -> None:
     """Have the deployment that is required, and none that is excluded (no-good cuts)."""
     if required is not None:
         wanted = dict(required.counts)
         for c, count in _instances_of(m, wanted).items():
             m.model.add(count == wanted.get(c, 0)).with_name(f"required[{c}]")
-    for e, no_good in enumerate(excluded):
-        wanted, differs = dict(no_good.counts), []
+    for e, other in enumerate(excluded):
+        wanted, differs = dict(other.counts), []
         for c, count in _instances_of(m, wanted).items():
             number = wanted.get(c, 0)
             more = m.model.new_bool_var(f"more[{e},{c}]")
@@ -173,8 +173,8 @@ def build_model(
     tables: ProblemTables,
     scale: TickScale,
     limits: Limits,
-    excluded: Sequence[NoGood] = (),
-    required: NoGood | None = None,
+    excluded: Sequence[DeploymentCounts] = (),
+    required: DeploymentCounts | None = None,
 ) -> DeploymentModel:
     """Build variables, constraints and limits; the objective comes after."""
     m = DeploymentModel(tables, scale)

@@ -22,7 +22,7 @@ from formulations.deployment_milp import (
 from formulations.exact_sums import Row, scale_for
 from formulations.patterns import Pattern
 from formulations.staging import Limits
-from optimizer.protocols import Measure, NoGood
+from optimizer.protocols import DeploymentCounts, Measure
 from optimizer.tables import ProblemTables
 
 #: Digits of exact sums: with more bits CBC's tolerances made feasible limits infeasible.
@@ -61,7 +61,7 @@ def _instances_of(m: DeploymentModel, counts: Mapping[int, int]) -> tuple[dict[i
 
 
 def define_deployments(
-    m: DeploymentModel, excluded: Sequence[NoGood], required: NoGood | None
+    m: DeploymentModel, excluded: Sequence[DeploymentCounts], required: DeploymentCounts | None
 ) -> None:
     """Have the deployment that is required, and none that is excluded (no-good cuts).
 
@@ -74,11 +74,11 @@ def define_deployments(
             m.problem += (have[index] == number, f"required_{index}")
         m.problem += (others == 0, "required_others")
     most = max_uses(m.tables)
-    for e, no_good in enumerate(excluded):
+    for e, other in enumerate(excluded):
         differs = []
-        have, others = _instances_of(m, dict(no_good.counts))
+        have, others = _instances_of(m, dict(other.counts))
         compared: list[tuple[object, Any, int]] = [("others", others, 0)]
-        compared += [(c, have[c], number) for c, number in no_good.counts]
+        compared += [(c, have[c], number) for c, number in other.counts]
         for c, count, number in compared:
             more = m.problem.add_variable(f"more_{e}_{c}", cat=pulp.LpBinary)
             m.problem += (count >= (number + 1) * more, f"more_{e}_{c}")
@@ -178,8 +178,8 @@ def build_model(
     exact: frozenset[Measure],
     weights: Sequence[int] | None,
     rows: Sequence[Row],
-    excluded: Sequence[NoGood] = (),
-    required: NoGood | None = None,
+    excluded: Sequence[DeploymentCounts] = (),
+    required: DeploymentCounts | None = None,
 ) -> DeploymentModel:
     """Build variables, constraints, limits and the objective."""
     m = DeploymentModel(tables, patterns, limits, exact)

@@ -64,8 +64,8 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True)
-class NoGood:
-    """A deployment that does not count: how many serving instances it has of each candidate.
+class DeploymentCounts:
+    """A deployment: how many serving instances it has of each candidate.
 
     Pairs of (candidate index, instances), for the candidates of which it has any.
     """
@@ -123,8 +123,8 @@ class SolveRequest:
     stop: threading.Event = field(default_factory=threading.Event)
     on_selection: Callable[[Selection], None] | None = None
     ceilings: tuple[Ceiling, ...] = ()
-    excluded: tuple[NoGood, ...] = ()
-    required: NoGood | None = None
+    excluded: tuple[DeploymentCounts, ...] = ()
+    required: DeploymentCounts | None = None
     is_whole: bool = True
 
 

@@ -14,7 +14,7 @@ from optimizer.incumbent import Incumbent
 from optimizer.objectives import budget_ceilings, objective_terms
 from optimizer.options import SolveOptions
 from optimizer.pricing import build_tables
-from optimizer.protocols import Ceiling, NoGood, SolveRequest
+from optimizer.protocols import Ceiling, DeploymentCounts, SolveRequest
 from optimizer.record import SolveRecord
 from optimizer.result import ResultDocument
 from optimizer.result_document import result_document
@@ -84,8 +84,8 @@ def settle(
     *,
     reports: list[CandidateReport] | None = None,
     ceilings: tuple[Ceiling, ...] = (),
-    excluded: tuple[NoGood, ...] = (),
-    required: NoGood | None = None,
+    excluded: tuple[DeploymentCounts, ...] = (),
+    required: DeploymentCounts | None = None,
     is_whole: bool = True,
     stop: threading.Event | None = None,
 ) -> SolveRecord:

@@ -24,7 +24,7 @@ from optimizer.options import SolveOptions
 from optimizer.plan import Plan
 from optimizer.plan_document import plan_document
 from optimizer.pricing import build_tables
-from optimizer.protocols import Ceiling, NoGood, Termination
+from optimizer.protocols import Ceiling, DeploymentCounts, Termination
 from optimizer.result import AlternativeDocument, AlternativesDocument
 from optimizer.tables import ProblemTables
 from optimizer.variants.solver import Solved, VariantSolver
@@ -34,23 +34,25 @@ from optimizer.variants.spread import at_ends_of_spread
 MAX_PLANS = 200
 
 
-def deployment_of(tables: ProblemTables, plan: Plan) -> NoGood:
+def deployment_of(tables: ProblemTables, plan: Plan) -> DeploymentCounts:
     """Return how many serving instances of each candidate a plan has."""
     index = {candidate.footprint: candidate.index for candidate in tables.candidates}
     counts = Counter(index[serving.footprint] for serving in plan)
-    return NoGood(tuple(sorted(counts.items())))
+    return DeploymentCounts(tuple(sorted(counts.items())))
 
 
-def _layout_deployment(tables: ProblemTables, instances: Sequence[tuple[int, object]]) -> NoGood:
+def _layout_deployment(
+    tables: ProblemTables, instances: Sequence[tuple[int, object]]
+) -> DeploymentCounts:
     counts = Counter(tables.kinds[k].candidate.index for k, _ in instances)
-    return NoGood(tuple(sorted(counts.items())))
+    return DeploymentCounts(tuple(sorted(counts.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """One deployment with its best plan."""
 
-    deployment: NoGood
+    deployment: DeploymentCounts
     solved: Solved
 
 
@@ -65,8 +67,8 @@ class _Search:
     def ask(
         self,
         most: Fraction | None,
-        excluded: Sequence[NoGood] = (),
-        required: NoGood | None = None,
+        excluded: Sequence[DeploymentCounts] = (),
+        required: DeploymentCounts | None = None,
     ) -> Solved:
         """Return the best plan with a value of at most `most` among the deployments left."""
         ceilings = () if most is None else (Ceiling(self.term, most),)
@@ -87,7 +89,10 @@ class _Search:
         return self.solver.solve(self.instance, tables=tables, ceilings=ceilings)
 
     def every(
-        self, most: Fraction | None, excluded: Sequence[NoGood], listen: Callable[[int], None]
+        self,
+        most: Fraction | None,
+        excluded: Sequence[DeploymentCounts],
+        listen: Callable[[int], None],
     ) -> tuple[list[_Found], str]:
         """Return all deployments within `most`, best first, and why the list may not be whole."""
         found: list[_Found] = []

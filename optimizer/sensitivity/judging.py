@@ -23,7 +23,7 @@ from optimizer.exhaustive import solve_exhaustively
 from optimizer.objectives import objective_terms
 from optimizer.plan import Footprint, Plan
 from optimizer.pricing import build_tables
-from optimizer.protocols import NoGood
+from optimizer.protocols import DeploymentCounts
 from optimizer.tables import Candidate, ProblemTables
 from optimizer.variants.solver import Solved, VariantSolver
 
@@ -226,7 +226,7 @@ class Judge:
         self,
         instance: Instance,
         tables: ProblemTables | None = None,
-        required: NoGood | None = None,
+        required: DeploymentCounts | None = None,
     ) -> Solved:
         try:
             solved = self.solver.solve(instance, tables=tables, required=required)
@@ -260,7 +260,7 @@ class Judge:
         if len(index) < len(self.deployment):
             return None
         counts = sorted((index[built], count) for built, count in self.deployment.items())
-        solved = self._proven(instance, narrow, NoGood(tuple(counts)))
+        solved = self._proven(instance, narrow, DeploymentCounts(tuple(counts)))
         return None if solved.plan is None else solved
 
 

@@ -7,9 +7,10 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,9 @@ from optimizer.variants.solver import VariantSolver
 #: Blocks handed out ahead of the one waited for, per worker.
 AHEAD = 3
 
+#: Hands a block to a worker.
+Submit = Callable[[Block], "Future[list[SweepPoint]]"]
+
 _local = threading.local()
 
 
@@ -35,6 +39,25 @@ def solve_on_worker(
     if options not in kept:
         kept[options] = VariantSolver(options)
     return solve_block(kept[options], document, block, source)
+
+
+_sweep: tuple[SweepSpec, SolveOptions] | None = None
+
+
+def _start_worker(spec: SweepSpec, options: SolveOptions) -> None:
+    """Keep what all tasks share: large tasks would fill the pipe to workers that were stopped."""
+    global _sweep
+    _sweep = spec, options
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+
+
+def _solve_part(block: Block, num_deadlines: int) -> list[SweepPoint]:
+    """Solve a block that came without its deadlines, in a process of a sweep's own."""
+    assert _sweep is not None
+    spec, options = _sweep
+    deadlines = spec.deadlines[block.first : block.first + num_deadlines]
+    whole = replace(block, deadlines=deadlines)
+    return solve_on_worker(spec.document, options, whole, spec.source)
 
 
 def sweep(
@@ -93,9 +116,9 @@ def run_sweep(
         here = (solve_block(solver, spec.document, block, spec.source) for block in blocks)
         yield from _stamped(here, identity, drop)
         return
-    with _cluster(dask) if dask is not None else _processes(jobs) as (executor, workers):
-        results = _in_order(executor, workers, spec, options, blocks)
-        yield from _stamped(results, identity, drop)
+    where = _cluster(dask, spec, options) if dask is not None else _processes(jobs, spec, options)
+    with where as (submit, workers):
+        yield from _stamped(_in_order(submit, workers, blocks), identity, drop)
 
 
 def _finished(spec: SweepSpec, done: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -124,21 +147,11 @@ def _stamped(
         drop = 0
 
 
-def _in_order(
-    executor: Executor,
-    workers: int,
-    spec: SweepSpec,
-    options: SolveOptions,
-    blocks: Iterator[Block],
-) -> Iterator[list[SweepPoint]]:
+def _in_order(submit: Submit, workers: int, blocks: Iterator[Block]) -> Iterator[list[SweepPoint]]:
     """Hand out a few blocks ahead and yield their rows in order."""
     waiting: deque[Future[list[SweepPoint]]] = deque()
-
-    def hand_out(block: Block) -> None:
-        waiting.append(executor.submit(solve_on_worker, spec.document, options, block, spec.source))
-
     for block in islice(blocks, workers * AHEAD):
-        hand_out(block)
+        waiting.append(submit(block))
     while waiting:
         try:
             rows = waiting.popleft().result()
@@ -146,21 +159,26 @@ def _in_order(
             reason = "a worker process died (out of memory?); fewer jobs may help, --resume goes on"
             raise BackendUnavailable(reason) from None
         for block in islice(blocks, 1):
-            hand_out(block)
+            waiting.append(submit(block))
         yield rows
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-
-
 @contextmanager
-def _processes(jobs: int) -> Iterator[tuple[Executor, int]]:
+def _processes(jobs: int, spec: SweepSpec, options: SolveOptions) -> Iterator[tuple[Submit, int]]:
     context = multiprocessing.get_context("spawn")  # forking a process with threads may hang
-    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_ignore_interrupts)
+    executor = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_start_worker, initargs=(spec, options)
+    )
     is_done = False
     try:
-        yield executor, jobs
+        yield (
+            (
+                lambda block: executor.submit(
+                    _solve_part, replace(block, deadlines=()), len(block.deadlines)
+                )
+            ),
+            jobs,
+        )
         is_done = True
     finally:
         if not is_done:
@@ -170,7 +188,7 @@ def _processes(jobs: int) -> Iterator[tuple[Executor, int]]:
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[tuple[Executor, int]]:
+def _cluster(address: str, spec: SweepSpec, options: SolveOptions) -> Iterator[tuple[Submit, int]]:
     try:
         from distributed import Client
     except ImportError:
@@ -183,4 +201,12 @@ def _cluster(address: str) -> Iterator[tuple[Executor, int]]:
         raise BackendUnavailable(f"no Dask scheduler answers at {address}: {text}") from None
     with client:
         threads = sum(client.nthreads().values())
-        yield client.get_executor(pure=False), max(1, threads)
+        executor = client.get_executor(pure=False)
+        yield (
+            (
+                lambda block: executor.submit(
+                    solve_on_worker, spec.document, options, block, spec.source
+                )
+            ),
+            max(1, threads),
+        )

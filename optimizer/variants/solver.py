@@ -17,7 +17,7 @@ from optimizer.incumbent import Incumbent, objective_values
 from optimizer.options import SolveOptions
 from optimizer.plan import Plan
 from optimizer.pricing import dispatch_order
-from optimizer.protocols import Ceiling, NoGood, Termination
+from optimizer.protocols import Ceiling, DeploymentCounts, Termination
 from optimizer.record import LimitName, SolveRecord
 from optimizer.result_document import best_of, no_plan_reason
 from optimizer.solve import price_in_time, settle
@@ -90,8 +90,8 @@ class VariantSolver:
         *,
         tables: ProblemTables | None = None,
         ceilings: tuple[Ceiling, ...] = (),
-        excluded: tuple[NoGood, ...] = (),
-        required: NoGood | None = None,
+        excluded: tuple[DeploymentCounts, ...] = (),
+        required: DeploymentCounts | None = None,
         stop: threading.Event | None = None,
     ) -> Solved:
         """Solve a variant; `plans` of other variants are tried first, as hints, where all count.

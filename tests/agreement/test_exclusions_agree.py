@@ -27,7 +27,7 @@ from optimizer.generate import tiny_instance
 from optimizer.objectives import budget_ceilings, objective_terms
 from optimizer.plan import Plan
 from optimizer.pricing import build_tables
-from optimizer.protocols import Formulation, NoGood, Outcome, SolveRequest, Termination
+from optimizer.protocols import DeploymentCounts, Formulation, Outcome, SolveRequest, Termination
 from optimizer.tables import ProblemTables
 from optimizer.variants.solver import VariantSolver
 
@@ -71,8 +71,8 @@ def ask(
             objective_terms(tables.instance),
             time.monotonic() + 60,
             ceilings=budget_ceilings(tables.instance),
-            excluded=tuple(map(NoGood, excluded)),
-            required=None if required is None else NoGood(required),
+            excluded=tuple(map(DeploymentCounts, excluded)),
+            required=None if required is None else DeploymentCounts(required),
         )
     )
 
@@ -210,14 +210,16 @@ def test_the_variant_solver_excludes_and_proves_it_by_two_methods() -> None:
         if known is None:
             continue
         tables, want = known
-        excluded: list[NoGood] = []
+        excluded: list[DeploymentCounts] = []
         for values in sorted(want.values()):
             solved = solver.solve(tables.instance, excluded=tuple(excluded))
             assert solved.termination is Termination.OPTIMAL
             assert solved.values == values
             assert solved.plan is not None
             assert "none" not in solved.proof
-            excluded.append(NoGood(deployment(solver.tables(tables.instance), solved.plan)))
+            excluded.append(
+                DeploymentCounts(deployment(solver.tables(tables.instance), solved.plan))
+            )
         assert solver.solve(tables.instance, excluded=tuple(excluded)).is_infeasible
 
 
@@ -227,7 +229,7 @@ def test_a_hint_of_an_excluded_deployment_is_no_better_plan() -> None:
     instance, solver = known[0].instance, VariantSolver()
     best = solver.solve(instance)
     assert best.plan is not None
-    excluded = (NoGood(deployment(solver.tables(instance), best.plan)),)
+    excluded = (DeploymentCounts(deployment(solver.tables(instance), best.plan)),)
     second = solver.solve(instance, [best.plan], excluded=excluded)
     assert second.is_proven
     assert second.values == sorted(known[1].values())[1]

@@ -122,7 +122,6 @@ def test_jobs_write_the_file_that_one_process_writes(tmp_path: Path) -> None:
 
 
 def test_a_dead_worker_is_an_error_that_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("optimizer.sweeps.run.solve_on_worker", os._exit)
     monkeypatch.setattr("optimizer.sweeps.run.ProcessPoolExecutor.submit", _submit_death)
     with pytest.raises(BackendUnavailable, match="a worker process died"):
         sweep(load_instance("four-sessions-128k"), deadline="130ms", jobs=2)

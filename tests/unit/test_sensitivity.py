@@ -16,6 +16,8 @@ from optimizer.evaluate import evaluate
 from optimizer.options import SolveOptions
 from optimizer.sensitivity.document import InputSensitivity, InputThreshold, SensitivityDocument
 from optimizer.sensitivity.inputs import default_fields, instance_at
+from optimizer.sensitivity.judging import Judge
+from optimizer.sensitivity.proofs import has_linear_objectives
 from optimizer.sensitivity.study import InfeasibleInstance, sensitivity
 from optimizer.variants.fields import fields_at, parse_path
 from optimizer.variants.solver import VariantSolver
@@ -102,6 +104,17 @@ def test_alpha_turns_short_contexts_to_single_cards() -> None:
     assert (up.is_first, up.plan) == (True, "8 cards = 8 instances × TP1")
 
 
+def test_bandwidths_act_by_their_reciprocal() -> None:
+    # TP2 reads 398 GB in 8 steps: half of that over B, and 1.73 ms of reductions, are 130 ms at
+    # B = 3.066 TB/s
+    path = "fleet.pools[0].server.accelerator.memory_bandwidth_bytes_per_s"
+    down = changes(only(study("four-sessions-128k", path)).down)
+    reduced_s = 2048 * (Fraction(822, 10**9) + Fraction(5120, WIRE_B_PER_S))
+    half = read_s(131_064) * 3350 * 10**9 / 2
+    assert Fraction(down.value_exact) == half / (Fraction(130, 1000) - reduced_s)
+    assert (down.exact, down.is_first) == (True, True)
+
+
 def test_alpha_saves_milliseconds_and_bandwidth_microseconds() -> None:
     # published for TP8 (section 6.4.2): halving alpha saves 0.74 ms a step, doubling B 2.5 us:
     # 128 * 14 * 0.411 us = 0.7365 ms; 128 * 14 * 1280 B * (1/450 - 1/900) s/GB = 2.549 us
@@ -166,6 +179,17 @@ def test_more_memory_admits_a_single_card() -> None:
     assert (up.is_first, up.plan) == (True, "1 of 8 cards = 1 instance × TP1")
 
 
+def test_bytes_are_not_bisected(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Instance] = []
+    judge = Judge._judge
+    monkeypatch.setattr(Judge, "_judge", lambda self, x: judged.append(x) or judge(self, x))
+    found = sensitivity(load_instance("four-sessions-128k"), [MEMORY])
+    assert changes(only(found).down).exact
+    # either way the furthest place, and one of the two next to what the plan needs: the others are
+    # the same problem as those to the solvers; halving 80 GB takes 36
+    assert len(judged) <= 8
+
+
 def test_a_share_of_memory_counts_in_whole_bytes() -> None:
     path = "runtime.usable_memory_fraction"
     down = changes(only(study("four-sessions-128k", path)).down)
@@ -202,10 +226,37 @@ def test_a_fault_time_is_followed_exactly() -> None:
     assert stall.halved == pytest.approx(-0.02 * 8 / 3, rel=1e-12)
     assert at.halved == pytest.approx(-0.01 * 8 / 3, rel=1e-12)
     for item in found.inputs:
-        assert item.down is not None
-        assert item.up is not None
-        assert item.down.verified
-        assert item.up.verified
+        for end in (item.down, item.up):
+            assert end is not None
+            assert end.verified
+            assert end.status == "unchanged"
+            assert not end.is_first  # a session may jump from one side of a fault to the other
+
+
+@pytest.mark.parametrize(
+    ("name", "is_linear"),
+    [
+        ("four-sessions-128k", True),  # one pool, serving instances alike
+        ("two-servers-one-session", True),  # one session
+        ("mixed-wins", False),  # the longest of two unlike serving instances
+        ("four-sessions-fault", False),  # a restart
+    ],
+)
+def test_straight_lines_are_claimed_only_where_they_are(name: str, is_linear: bool) -> None:
+    assert has_linear_objectives(load_instance(name)) is is_linear
+
+
+def test_sums_are_linear_and_waits_are_not() -> None:
+    sums = variant("mixed-wins", objective={"minimise": ["mean_completion"]})
+    assert has_linear_objectives(sums)
+    assert not has_linear_objectives(variant("mixed-wins", {"release_s": "1ms"}))
+    billed = {"minimise": ["occupied_card_seconds"], "billing": "instance"}
+    cohorts = variant("mixed-wins", objective=billed)
+    assert has_linear_objectives(cohorts)
+    # with several lanes an instance is billed until its last lane ends
+    assert not has_linear_objectives(
+        variant("mixed-wins", objective=billed, search={"batch": [1, 2]})
+    )
 
 
 def test_default_inputs_leave_out_labels_and_unused_peaks() -> None:
