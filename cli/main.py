@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: How threads that run a solver are named (`optimizer.backends.Runner`).
 THREAD_PREFIX = "supernode-"
+#: Other threads get so long to end.
+LAST_WAIT_S = 5.0
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -315,7 +317,11 @@ def main() -> None:
     code = run()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    if any(thread.name.startswith(THREAD_PREFIX) for thread in threading.enumerate()):
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        if not thread.daemon:
+            thread.join(LAST_WAIT_S)  # what waits for stopped worker processes may never end
+    if any(t.name.startswith(THREAD_PREFIX) or not t.daemon for t in others if t.is_alive()):
         sys.stderr.flush()
         os._exit(code)  # a solver that is slow to stop would abort an orderly end of the process
     raise SystemExit(code)
