@@ -169,13 +169,13 @@ def _print_notes(
         console.print("an effect is left out where the plan is not allowed")
     still = [names[item.path] for item in found.inputs if item not in telling]
     if still:
-        console.print(f"no effect within reach: {escape(', '.join(still))}")
+        console.print(f"no effect within reach: {escape(', '.join(still))}", soft_wrap=True)
     leading = next((i for i in found.inputs if i.path == found.most_influential), None)
     if leading is not None:
         halves = abs(leading.halved or 0.0) >= abs(leading.doubled or 0.0)
         sentence = f"{names[leading.path]} moves the objective most of all times, rates and bytes: "
         sentence += _sentence(found, leading, halves)
-        console.print(f"[bold]{escape(sentence)}[/bold]")
+        console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=True)
     for item in found.inputs:
         if ".fabric" in item.path and item is not leading and item.step_halved_s and item.influence:
             text = _sentence(found, item, item.step_halved_s < 0)
