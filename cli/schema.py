@@ -17,7 +17,7 @@ DOCUMENTS = {
     "sweep-point": "optimizer.sweeps.rows:SweepPoint",
     "frontier-piece": "optimizer.sweeps.rows:FrontierPiece",
     "pareto": "optimizer.frontiers.pareto:ParetoDocument",
-    "sensitivity": "optimizer.sensitivity.document:SensitivityDocument",
+    "sensitivity": "optimizer.sensitivities.document:SensitivityDocument",
     "alternatives": "optimizer.result:AlternativesDocument",
     "conflict": "optimizer.conflicts.document:ConflictDocument",
 }

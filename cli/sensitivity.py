@@ -21,12 +21,12 @@ from cli.common import (
 )
 
 if TYPE_CHECKING:
-    from optimizer.sensitivity.document import (
+    from optimizer.sensitivities.document import (
         InputSensitivity,
         InputThreshold,
         SensitivityDocument,
     )
-    from optimizer.sensitivity.study import InputListener
+    from optimizer.sensitivities.study import InputListener
 
 
 @click.command(epilog=EXIT_CODES)
@@ -66,8 +66,8 @@ def sensitivity(
     """
     from instances.io import load_instance, write_atomically
     from optimizer.options import SolveOptions
-    from optimizer.sensitivity.study import InfeasibleInstance
-    from optimizer.sensitivity.study import sensitivity as study
+    from optimizer.sensitivities.study import InfeasibleInstance
+    from optimizer.sensitivities.study import sensitivity as study
 
     problem = load_instance(instance)
     if output is not None:

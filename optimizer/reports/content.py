@@ -34,7 +34,7 @@ from optimizer.reports.tables import Table
 from optimizer.reports.timeline import timeline_of, timeline_scene
 from optimizer.reports.tornado import tornado_of, tornado_scene
 from optimizer.result import AlternativesDocument, ResultDocument
-from optimizer.sensitivity.document import SensitivityDocument
+from optimizer.sensitivities.document import SensitivityDocument
 from optimizer.side.result import SideResultDocument
 from optimizer.words import (
     ENDINGS,

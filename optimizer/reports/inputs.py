@@ -15,7 +15,7 @@ from optimizer.conflicts.document import ConflictDocument
 from optimizer.frontiers.pareto import ParetoDocument
 from optimizer.reports.row_files import ROW_SUFFIXES, read_rows, row_from
 from optimizer.result import AlternativesDocument, Document, ResultDocument
-from optimizer.sensitivity.document import SensitivityDocument
+from optimizer.sensitivities.document import SensitivityDocument
 from optimizer.side.result import SideResultDocument
 from optimizer.sweeps.rows import SweepPoint
 

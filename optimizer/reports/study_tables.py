@@ -17,7 +17,7 @@ from optimizer.reports.tables import (
     text_cell,
 )
 from optimizer.result import AlternativesDocument
-from optimizer.sensitivity.document import InputSensitivity, InputThreshold, SensitivityDocument
+from optimizer.sensitivities.document import InputSensitivity, InputThreshold, SensitivityDocument
 from optimizer.side.result import ExpertGroupDocument, StageDocument
 from optimizer.sweeps.rows import SweepPoint
 from optimizer.words import change, name_text, number, percent

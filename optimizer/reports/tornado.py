@@ -16,7 +16,7 @@ from optimizer.reports.scene import (
     legend,
     shortened,
 )
-from optimizer.sensitivity.document import SensitivityDocument
+from optimizer.sensitivities.document import SensitivityDocument
 from optimizer.words import change, digits, name_text, number, percent, unit_text
 
 #: Inputs on a chart, the most influential first.

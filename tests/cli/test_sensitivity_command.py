@@ -13,7 +13,7 @@ import pytest
 from cli.main import run
 from cli.sensitivity import short_names
 from instances.io import example_text
-from optimizer.sensitivity.document import SensitivityDocument
+from optimizer.sensitivities.document import SensitivityDocument
 
 Capture = pytest.CaptureFixture[str]
 ALPHA = "fleet.pools[0].server.fabric.alpha_s"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +70,17 @@ def test_evaluator_and_tables_do_not_know_each_other() -> None:
     for name, banned in apart.items():
         found = set(imported(ROOT / "optimizer" / f"{name}.py"))
         assert not found & banned, f"{name} imports {found & banned}"
+
+
+def test_the_front_door_loads_no_study_before_it_is_asked_for() -> None:
+    code = (
+        "import sys, optimizer; rooms = ('sweeps', 'frontiers', 'sensitivities', 'conflicts', "
+        "'near_optimal', 'reports'); early = [m for m in sys.modules if m.startswith("
+        "tuple(f'optimizer.{r}' for r in rooms))]; "
+        "late = [n for n in optimizer.__all__ if not hasattr(optimizer, n)]; print(early, late)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[] []\n"
 
 
 def test_only_the_command_line_prints() -> None:

@@ -16,7 +16,7 @@ from optimizer.reports.scene import Line, Rect, Scene, Text, text_width
 from optimizer.reports.timeline import MAX_LANES, timeline_of, timeline_scene
 from optimizer.reports.tornado import MAX_INPUTS, tornado_of, tornado_scene
 from optimizer.result import ResultDocument
-from optimizer.sensitivity.document import InputSensitivity, SensitivityDocument
+from optimizer.sensitivities.document import InputSensitivity, SensitivityDocument
 from optimizer.side.result import SideResultDocument
 from optimizer.sweeps.rows import SweepPoint
 

@@ -21,7 +21,7 @@ from optimizer.conflicts.document import (
 from optimizer.reports import ReportInputs, html_page, markdown_report, read_report_inputs
 from optimizer.reports.palette import DARK, LIGHT, palette_css
 from optimizer.result import AlternativesDocument, ResultDocument
-from optimizer.sensitivity.document import InputSensitivity, InputThreshold, SensitivityDocument
+from optimizer.sensitivities.document import InputSensitivity, InputThreshold, SensitivityDocument
 from optimizer.sweeps.rows import SweepPoint
 from optimizer.words import (
     card_ranges,

@@ -14,11 +14,11 @@ from instances.io import load_instance, parse_instance
 from optimizer.errors import TooLargeError
 from optimizer.evaluate import evaluate
 from optimizer.options import SolveOptions
-from optimizer.sensitivity.document import InputSensitivity, InputThreshold, SensitivityDocument
-from optimizer.sensitivity.inputs import default_fields, instance_at
-from optimizer.sensitivity.judging import Judge
-from optimizer.sensitivity.proofs import has_linear_objectives
-from optimizer.sensitivity.study import InfeasibleInstance, sensitivity
+from optimizer.sensitivities.document import InputSensitivity, InputThreshold, SensitivityDocument
+from optimizer.sensitivities.inputs import default_fields, instance_at
+from optimizer.sensitivities.judging import Judge
+from optimizer.sensitivities.proofs import has_linear_objectives
+from optimizer.sensitivities.study import InfeasibleInstance, sensitivity
 from optimizer.variants.fields import fields_at, parse_path
 from optimizer.variants.solver import VariantSolver
 

@@ -18,10 +18,10 @@ from optimizer.explain import candidate_reports
 from optimizer.generate import tiny_instance
 from optimizer.plan import Footprint
 from optimizer.pricing import build_tables
-from optimizer.sensitivity.axis import sense_of
-from optimizer.sensitivity.document import InputSensitivity, InputThreshold
-from optimizer.sensitivity.inputs import default_fields, instance_at
-from optimizer.sensitivity.study import sensitivity
+from optimizer.sensitivities.axis import sense_of
+from optimizer.sensitivities.document import InputSensitivity, InputThreshold
+from optimizer.sensitivities.inputs import default_fields, instance_at
+from optimizer.sensitivities.study import sensitivity
 from optimizer.variants.fields import NumericField
 from optimizer.variants.solver import VariantSolver
 

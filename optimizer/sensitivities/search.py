@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from optimizer.sensitivity.axis import Direction, Place, distance
-from optimizer.sensitivity.judging import Unsettled
-from optimizer.sensitivity.line import Line, crossings
-from optimizer.sensitivity.proofs import first_change, is_proven_kept
+from optimizer.sensitivities.axis import Direction, Place, distance
+from optimizer.sensitivities.judging import Unsettled
+from optimizer.sensitivities.line import Line, crossings
+from optimizer.sensitivities.proofs import first_change, is_proven_kept
 
 #: A threshold that is not found exactly is known to this part of its value.
 WIDTH = Fraction(1, 10**6)

@@ -13,17 +13,17 @@ from optimizer.evaluation import OBJECTIVE_UNITS, Evaluation
 from optimizer.options import SolveOptions
 from optimizer.peak import usable_bytes
 from optimizer.plan_document import as_float
-from optimizer.sensitivity.axis import Direction, axis_of, probes
-from optimizer.sensitivity.document import (
+from optimizer.sensitivities.axis import Direction, axis_of, probes
+from optimizer.sensitivities.document import (
     InputSensitivity,
     InputThreshold,
     SensitivityDocument,
 )
-from optimizer.sensitivity.effects import Effects
-from optimizer.sensitivity.inputs import chosen_fields
-from optimizer.sensitivity.judging import MEASURED_RULES, Judge, Unsettled
-from optimizer.sensitivity.line import Line
-from optimizer.sensitivity.search import Bracket, find_change
+from optimizer.sensitivities.effects import Effects
+from optimizer.sensitivities.inputs import chosen_fields
+from optimizer.sensitivities.judging import MEASURED_RULES, Judge, Unsettled
+from optimizer.sensitivities.line import Line
+from optimizer.sensitivities.search import Bracket, find_change
 from optimizer.variants.fields import NumericField
 from optimizer.variants.solver import Solved, VariantSolver
 

@@ -38,9 +38,9 @@ from instances.instance import Instance
 from optimizer.frontiers.deadline import DeadlineLine
 from optimizer.plan import Plan
 from optimizer.pricing import build_tables
-from optimizer.sensitivity.axis import NEAR, Place, distance
-from optimizer.sensitivity.judging import Unsettled, Values, rooms, values_of
-from optimizer.sensitivity.line import Line
+from optimizer.sensitivities.axis import NEAR, Place, distance
+from optimizer.sensitivities.judging import Unsettled, Values, rooms, values_of
+from optimizer.sensitivities.line import Line
 from optimizer.tables import ProblemTables
 
 #: Inputs that change service times alone, convexly in their coordinate.

@@ -10,9 +10,9 @@ from instances.instance import Instance
 from optimizer.evaluate import evaluate
 from optimizer.evaluation import Evaluation
 from optimizer.plan import Plan
-from optimizer.sensitivity.axis import Axis, Place, between
-from optimizer.sensitivity.inputs import instance_at
-from optimizer.sensitivity.judging import Judge, Unsettled, Verdict
+from optimizer.sensitivities.axis import Axis, Place, between
+from optimizer.sensitivities.inputs import instance_at
+from optimizer.sensitivities.judging import Judge, Unsettled, Verdict
 
 #: What is compared with 0: (whose plan, what, which).
 Margin = tuple[str, str, object]

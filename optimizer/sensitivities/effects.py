@@ -10,8 +10,8 @@ from instances.instance import Instance
 from optimizer.evaluate import evaluate
 from optimizer.measured import measured_session_s
 from optimizer.plan import Footprint, Plan
-from optimizer.sensitivity.inputs import instance_at
-from optimizer.sensitivity.judging import MEASURED_RULES, Judge, Unsettled
+from optimizer.sensitivities.inputs import instance_at
+from optimizer.sensitivities.judging import MEASURED_RULES, Judge, Unsettled
 from optimizer.steps import decode_step
 from optimizer.variants.fields import Number, NumericField
 
