@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -32,6 +33,18 @@ class FiniteSeconds(click.ParamType[float]):
             return float(parse_quantity(value, "seconds"))
         except QuantityError as error:
             self.fail(str(error), param, ctx)
+
+
+def check_writable(path: str) -> None:
+    """Refuse an output that cannot be written before hours are spent on it."""
+    from instances.errors import InputError
+
+    folder = Path(path).parent
+    if not folder.is_dir():
+        rule = f"folder {str(folder)!r} does not exist, so it cannot be written; create it first"
+        raise InputError(path, "", rule)
+    if not os.access(folder, os.W_OK):
+        raise InputError(path, "", f"folder {str(folder)!r} cannot be written; choose another")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -19,6 +18,7 @@ from cli.common import (
     EXIT_NO_PLAN,
     EXIT_SOLVED,
     FiniteSeconds,
+    check_writable,
     show_and_leave,
     status,
 )
@@ -81,7 +81,7 @@ def solve(
 
     problem = load_instance(instance)
     if output is not None:
-        _check_writable(output)
+        check_writable(output)
     if within is not None:
         from optimizer.near_optimal.search import read_margin
 
@@ -144,17 +144,6 @@ def _exit_code(result: ResultDocument | SideResultDocument) -> int:
     if result.plan is not None:
         return EXIT_SOLVED
     return EXIT_INFEASIBLE if result.termination == "infeasible" else EXIT_NO_PLAN
-
-
-def _check_writable(path: str) -> None:
-    """Refuse an output that cannot be written before hours are spent on it."""
-    from instances.errors import InputError
-
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise InputError(path, "", f"folder {str(folder)!r} does not exist; create it first")
-    if not os.access(folder, os.W_OK):
-        raise InputError(path, "", f"folder {str(folder)!r} cannot be written; choose another")
 
 
 def _solve_with_progress(problem: Instance, options: Any) -> ResultDocument:

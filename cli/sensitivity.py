@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +15,7 @@ from cli.common import (
     EXIT_INFEASIBLE,
     EXIT_SOLVED,
     FiniteSeconds,
+    check_writable,
     show_and_leave,
 )
 
@@ -71,7 +70,7 @@ def sensitivity(
 
     problem = load_instance(instance)
     if output is not None:
-        _check_writable(output)
+        check_writable(output)
     try:
         with _progress() as heard:
             found = study(problem, inputs or None, SolveOptions(solver, time_limit, 1, seed), heard)
@@ -89,15 +88,6 @@ def sensitivity(
             render_sensitivity(found)
 
     show_and_leave(EXIT_SOLVED, show)
-
-
-def _check_writable(path: str) -> None:
-    """Refuse an output that cannot be written before minutes are spent on it."""
-    from instances.errors import InputError
-
-    folder = Path(path).parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(path, "", f"folder {str(folder)!r} cannot be written; choose another")
 
 
 @contextmanager

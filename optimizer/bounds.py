@@ -96,6 +96,15 @@ def term_bound(tables: ProblemTables, term: Term) -> Fraction:
     return bound / tables.num_sessions if term.per_on_time else bound
 
 
+def relative_gap(value: Fraction | None, bound: Fraction | None) -> Fraction | None:
+    """Return |value - bound| / |value|; None where a side is missing, or the value is 0."""
+    if value is None or bound is None:
+        return None
+    if value == bound:
+        return ZERO
+    return abs((value - bound) / value) if value else None
+
+
 def most_on_time(tables: ProblemTables) -> int:
     """Most sessions that can end on time if each ran at once on its fastest candidate."""
     return sum(

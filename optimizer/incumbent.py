@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from fractions import Fraction
 
+from instances.instance import Instance
 from optimizer.decode import plan_of
 from optimizer.evaluate import evaluate
 from optimizer.evaluation import Evaluation
@@ -28,7 +29,7 @@ class Incumbent:
 
     def offer(self, plan: Plan, evaluation: Evaluation) -> None:
         """Keep a plan if it breaks no rule and is better than the best."""
-        values = objective_values(self.tables, evaluation)
+        values = objective_values(self.tables.instance, evaluation)
         if not evaluation.is_feasible or values is None:
             return
         with self._lock:
@@ -44,8 +45,8 @@ class Incumbent:
         self.offer(plan, evaluate(self.tables.instance, plan))
 
 
-def objective_values(tables: ProblemTables, evaluation: Evaluation) -> tuple[Fraction, ...] | None:
+def objective_values(instance: Instance, evaluation: Evaluation) -> tuple[Fraction, ...] | None:
     """Return the exact value of every objective, or None where one is undefined."""
-    values = [evaluation.objective(name) for name in tables.instance.objective.names]
+    values = [evaluation.objective(name) for name in instance.objective.names]
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else None

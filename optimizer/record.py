@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from optimizer.backends import Finished
+from optimizer.bounds import term_bound
 from optimizer.decode import plan_of
 from optimizer.errors import MismatchError
 from optimizer.evaluate import evaluate
@@ -90,7 +91,14 @@ class SolveRecord:
         """Exact values of the solver's plan; None when it has none."""
         if self.evaluation is None:
             return None
-        return objective_values(self.tables, self.evaluation)
+        return objective_values(self.tables.instance, self.evaluation)
+
+    def first_bound(self, claimed: Fraction | None) -> Fraction | None:
+        """Return a claimed bound of the first objective, or the solver-free one if it is better."""
+        if not (self.tables.candidates and self.tables.is_complete):
+            return claimed
+        free = term_bound(self.tables, self.terms[0])
+        return free if claimed is None else max(claimed, free)
 
     def conclude(self, is_stopped: bool) -> None:
         """Set the termination from the claim and the second opinion, or what cut the solve short.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 
 from instances.instance import Instance
-from optimizer.bounds import lateness_reason, term_bound
+from optimizer.bounds import lateness_reason, relative_gap
 from optimizer.evaluation import MAXIMISED, OBJECTIVE_UNITS, Evaluation
 from optimizer.explain import is_used, reject_loser, rejections, thresholds
 from optimizer.options import SolveOptions
@@ -53,7 +52,7 @@ def result_document(record: SolveRecord, options: SolveOptions, seconds: float) 
         instance=instance.name,
         termination=termination.value,
         limit=record.limit,
-        reason=record.reason or no_plan_reason(record, termination),
+        reason=record.reason or no_plan_reason(record, termination, rejected),
         objective=objectives[0],
         then=objectives[1:],
         plan=document,
@@ -90,12 +89,9 @@ def _objective(
     value = None if evaluation is None else evaluation.objective(term.name)
     bound = None if claim is None else claim.bound
     is_open = record.termination is not Termination.INFEASIBLE
-    if i == 0 and record.tables.candidates and record.tables.is_complete and is_open:
-        free = term_bound(record.tables, term)
-        bound = free if bound is None else max(bound, free)
-    gap = None
-    if value is not None and bound is not None:
-        gap = Fraction(0) if value == bound else abs((value - bound) / value) if value else None
+    if i == 0 and is_open:
+        bound = record.first_bound(bound)
+    gap = relative_gap(value, bound)
     claimed = None if claim is None else claim.value
     is_maximised = term.name in MAXIMISED
     if is_maximised:  # compared negated everywhere, shown as it is
@@ -113,7 +109,9 @@ def _objective(
     )
 
 
-def no_plan_reason(record: SolveRecord, termination: Termination) -> str:
+def no_plan_reason(
+    record: SolveRecord, termination: Termination, rejected: Sequence[Rejection]
+) -> str:
     """Say in one line what binds when there is no plan; "" where there is one."""
     if termination is Termination.NO_SOLUTION_FOUND:
         return "no plan was found within the limit; raise the time limit"
@@ -123,7 +121,7 @@ def no_plan_reason(record: SolveRecord, termination: Termination) -> str:
     if record.tables.candidates and late is not None:
         return late
     nearest: dict[str, Rejection] = {}
-    for r in rejections(record.tables, record.reports, None, None):
+    for r in rejected:
         if r.rule not in nearest or r.amount < nearest[r.rule].amount:
             nearest[r.rule] = r
     for rule in ("late", "budget", "memory", "uniform", "span", "num_cards", "heads", "kv_heads"):

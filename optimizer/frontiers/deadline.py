@@ -20,7 +20,6 @@ from instances.errors import InputError
 from instances.instance import Instance
 from optimizer.evaluation import Evaluation
 from optimizer.plan import Plan
-from optimizer.protocols import Termination
 from optimizer.tables import ProblemTables
 from optimizer.variants.solver import Solved, VariantSolver
 
@@ -179,8 +178,3 @@ def exact_steps(
         else:
             steps.append(step)
     return steps[::-1]
-
-
-def is_open(step: Step) -> bool:
-    """Whether a piece ended without proof, so that better plans may exist."""
-    return step.solved.termination in (Termination.FEASIBLE, Termination.NO_SOLUTION_FOUND)

@@ -20,6 +20,7 @@ from optimizer.errors import MismatchError, TooLargeError
 from optimizer.evaluate import evaluate
 from optimizer.evaluation import Evaluation
 from optimizer.exhaustive import solve_exhaustively
+from optimizer.incumbent import objective_values
 from optimizer.objectives import objective_terms
 from optimizer.plan import Footprint, Plan
 from optimizer.pricing import build_tables
@@ -73,11 +74,7 @@ def deployment_of(plan: Plan) -> Deployment:
 
 def values_of(instance: Instance, evaluation: Evaluation) -> Values | None:
     """Return the values of all objectives; None where the plan is not allowed or one is missing."""
-    if not evaluation.is_feasible:
-        return None
-    values = [evaluation.objective(name) for name in instance.objective.names]
-    known = tuple(value for value in values if value is not None)
-    return known if len(known) == len(values) else None
+    return objective_values(instance, evaluation) if evaluation.is_feasible else None
 
 
 def _has_few_plans(instance: Instance) -> bool:

@@ -5,7 +5,7 @@ Every row depends on its block alone, so it is the same whatever ran before, bes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -160,8 +160,3 @@ def _pieces(line: DeadlineLine, block: Block) -> list[FrontierPiece]:
             )
         )
     return rows
-
-
-def blocks_of(deadlines: Sequence[Fraction], size: int) -> list[tuple[Fraction, ...]]:
-    """Cut ascending deadlines into runs of at most `size`."""
-    return [tuple(deadlines[i : i + size]) for i in range(0, len(deadlines), size)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from optimizer.bounds import relative_gap
 from optimizer.evaluation import MAXIMISED, OBJECTIVE_UNITS, Evaluation
 from optimizer.frame import to_dataframe
 from optimizer.plan_document import as_float, as_text
@@ -108,9 +109,7 @@ def outcome_fields(solved: Solved, evaluation: Evaluation | None = None) -> dict
     judged = evaluation or solved.evaluation
     value = None if judged is None or solved.plan is None else judged.objective(name)
     bound = solved.bounds[0] if value is not None and solved.bounds else None
-    gap = None
-    if value is not None and bound is not None:
-        gap = Fraction(0) if value == bound else abs((value - bound) / value) if value else None
+    gap = relative_gap(value, bound)
     if name in MAXIMISED:
         value, bound = (None if x is None else -x for x in (value, bound))
     fields: dict[str, Any] = {

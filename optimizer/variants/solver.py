@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from instances.instance import Instance
-from optimizer.bounds import term_bound
 from optimizer.evaluate import evaluate
 from optimizer.evaluation import Evaluation
-from optimizer.explain import candidate_reports
+from optimizer.explain import candidate_reports, rejections
 from optimizer.incumbent import Incumbent, objective_values
 from optimizer.options import SolveOptions
 from optimizer.plan import Plan
@@ -21,7 +20,7 @@ from optimizer.protocols import Ceiling, DeploymentCounts, Termination
 from optimizer.record import LimitName, SolveRecord
 from optimizer.result_document import best_of, no_plan_reason
 from optimizer.solve import price_in_time, settle
-from optimizer.tables import ProblemTables
+from optimizer.tables import ProblemTables, Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,13 @@ def _solved(record: SolveRecord) -> Solved:
     termination = record.termination
     if termination is Termination.NO_SOLUTION_FOUND and plan is not None:
         termination = Termination.FEASIBLE
-    values = None if evaluation is None else objective_values(record.tables, evaluation)
-    if record.plan is None and plan is None and not record.reports:
-        record.reports = list(candidate_reports(record.tables))
-    reason = record.reason or no_plan_reason(record, termination)
+    tables, rejected = record.tables, list[Rejection]()
+    values = None if evaluation is None else objective_values(tables.instance, evaluation)
+    if termination is Termination.INFEASIBLE:
+        rejected = rejections(tables, list(candidate_reports(tables)), None, None)
+    reason = record.reason or no_plan_reason(record, termination, rejected)
     return Solved(
-        record.tables.instance,
+        tables.instance,
         termination,
         record.limit,
         reason,
@@ -151,9 +151,7 @@ def _bounds(
     if values is None:
         return ()
     bounds = [*claimed, *(None,) * (len(values) - len(claimed))]
-    if record.tables.is_complete:
-        free = term_bound(record.tables, record.terms[0])
-        bounds[0] = free if bounds[0] is None else max(bounds[0], free)
+    bounds[0] = record.first_bound(bounds[0])
     return tuple(bounds)
 
 
