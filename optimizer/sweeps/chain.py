@@ -29,8 +29,7 @@ class Block:
     """Points solved together: the changed fields they share, and their deadlines, if swept.
 
     No `deadlines` is a single point. `cohorts` are those whose deadline moves. `exact` asks for the
-    pieces between `from_s` and `to_s` instead. `first` is the place of the first deadline in the
-    sweep's.
+    pieces between `from_s` and `to_s` instead.
     """
 
     values: Mapping[Path, int | str | None]
@@ -40,7 +39,6 @@ class Block:
     from_s: Fraction | None = None
     to_s: Fraction | None = None
     cohorts: tuple[int, ...] | None = None
-    first: int = 0
 
 
 def solve_block(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -45,19 +44,17 @@ _sweep: tuple[SweepSpec, SolveOptions] | None = None
 
 
 def _start_worker(spec: SweepSpec, options: SolveOptions) -> None:
-    """Keep what all tasks share: large tasks would fill the pipe to workers that were stopped."""
+    """Keep what all tasks share, so that it is sent once."""
     global _sweep
     _sweep = spec, options
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
 
 
-def _solve_part(block: Block, num_deadlines: int) -> list[SweepPoint]:
-    """Solve a block that came without its deadlines, in a process of a sweep's own."""
+def _solve_part(block: Block) -> list[SweepPoint]:
+    """Solve a block in a process of a sweep's own."""
     assert _sweep is not None
     spec, options = _sweep
-    deadlines = spec.deadlines[block.first : block.first + num_deadlines]
-    whole = replace(block, deadlines=deadlines)
-    return solve_on_worker(spec.document, options, whole, spec.source)
+    return solve_on_worker(spec.document, options, block, spec.source)
 
 
 def sweep(
@@ -171,14 +168,7 @@ def _processes(jobs: int, spec: SweepSpec, options: SolveOptions) -> Iterator[tu
     )
     is_done = False
     try:
-        yield (
-            (
-                lambda block: executor.submit(
-                    _solve_part, replace(block, deadlines=()), len(block.deadlines)
-                )
-            ),
-            jobs,
-        )
+        yield (lambda block: executor.submit(_solve_part, block)), jobs
         is_done = True
     finally:
         if not is_done:

@@ -75,12 +75,8 @@ class SweepSpec:
                 swept[axis.name] = value if isinstance(value, int) else float(value)
                 for path in axis.paths:
                     values[path] = written(value, axis.dimension)
-            first = 0
             for run in runs:
-                yield Block(
-                    values, swept, run, self.exact, self.from_s, self.to_s, self.cohorts, first
-                )
-                first += len(run)
+                yield Block(values, swept, run, self.exact, self.from_s, self.to_s, self.cohorts)
 
     def identity(self, options: SolveOptions) -> str:
         """Return a hash of all that rows depend on; rows carry it, so that they can be resumed."""
