@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pulp
@@ -30,6 +31,8 @@ MAX_VARIABLES = 30_000
 #: Loose enough for exact limits (at 1e-9, and at its own 1e-7, CBC calls some infeasible that are
 #: not), tight enough for whole numbers below 2^20; what comes back is checked exactly.
 TOLERANCE = 1e-6
+#: With which CBC is asked again what it calls infeasible.
+CBC_SECOND_TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +108,37 @@ def cbc_path() -> str | None:
 def run_cbc(
     problem: pulp.LpProblem, seconds: float, *, threads: int, seed: int
 ) -> tuple[Termination, int | None]:
-    """Run CBC 2.10.3 around two of its faults; a bound is known only at an optimum.
+    """Run CBC 2.10.3 around three of its faults; a bound is known only at an optimum.
 
     Its preprocessing cuts optima off now and then (tests/unit/test_integer_program.py). Without it,
     it crashes on some problems, all of them infeasible; preprocessing then says so, and anything
-    else it says is no proof.
+    else it says is no proof. It also calls some feasible problems infeasible, but not with another
+    tolerance, so that it is asked twice.
     """
+    call = partial(_call_cbc, problem, seconds, threads=threads, seed=seed)
     try:
-        return _call_cbc(problem, seconds, threads=threads, seed=seed, preprocess=False)
+        ended = call(preprocess=False)
+        if ended[0] is Termination.INFEASIBLE:
+            ended = call(preprocess=False, tolerance=CBC_SECOND_TOLERANCE)
     except BackendUnavailable:
-        ended, _ = _call_cbc(problem, seconds, threads=threads, seed=seed, preprocess=True)
-    return (Termination.FEASIBLE if ended is Termination.OPTIMAL else ended), None
+        termination, _ = call(preprocess=True)
+        return (Termination.FEASIBLE if termination is Termination.OPTIMAL else termination), None
+    return ended
 
 
 def _call_cbc(
-    problem: pulp.LpProblem, seconds: float, *, threads: int, seed: int, preprocess: bool
+    problem: pulp.LpProblem,
+    seconds: float,
+    *,
+    threads: int,
+    seed: int,
+    preprocess: bool,
+    tolerance: float = TOLERANCE,
 ) -> tuple[Termination, int | None]:
     """Run CBC, a program, on files in the temporary folder."""
     options = [
         f"randomSeed {seed + 1}",
-        f"primalTolerance {TOLERANCE}",
+        f"primalTolerance {tolerance}",
         f"integerTolerance {TOLERANCE}",
         *([] if preprocess else ["preprocess off"]),
     ]
