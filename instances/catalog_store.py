@@ -17,7 +17,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_KINDS: Final = ("models", "accelerators", "fabrics", "servers", "measurements", "engines")
+_KINDS: Final = (
+    "models",
+    "accelerators",
+    "fabrics",
+    "servers",
+    "measurements",
+    "engines",
+    "topologies",
+)
 _MAX_SHOWN_CHARS: Final = 60
 
 
@@ -34,7 +42,7 @@ class UnknownEntryError(KeyError, ValueError):
 
 
 def catalog_kinds() -> tuple[str, ...]:
-    """Return the kinds of entry: models, accelerators, fabrics, servers, measurements."""
+    """Return the kinds of entry: models, accelerators, fabrics, servers, topologies and others."""
     return _KINDS
 
 
