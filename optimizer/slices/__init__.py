@@ -1,0 +1,1 @@
+"""The decision of which slices stand where on a torus: data, evaluator, exact search."""
