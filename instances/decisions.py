@@ -1,15 +1,26 @@
-"""Smaller decisions an instance may ask for in place of a deployment (sections 6.2.5, 6.3.2)."""
+"""Smaller decisions an instance may ask for in place of a deployment (sections 6.2 to 6.5)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from instances.formats import Frozen
-from instances.quantity import Bytes
+from instances.quantity import Bytes, PositiveBytes, PositiveBytesPerSecond
+from instances.topology import NumaTopology, Topology
+
+#: The smaller decisions, and with them the main one: what an instance may ask for.
+SideName = Literal["stages", "experts", "placement", "slices", "ring_order"]
+DecisionName = Literal["deployment", SideName]
 
 Degree = Annotated[int, Field(ge=1, le=100_000)]
+Number = Annotated[int, Field(ge=0, le=1_000_000)]
+#: Chips along each axis, or the coordinates of one chip.
+Axes = Annotated[tuple[Number, ...], Field(min_length=1, max_length=3, strict=False)]
+
+#: More slices than this, one by one, are refused.
+MAX_SLICES = 1000
 
 
 class StageDecision(Frozen):
@@ -46,3 +57,103 @@ class ExpertDecision(Frozen):
     replica_budget_bytes: Bytes = 0
     uneven: bool = True
     layer_group: str | None = None
+
+
+class OccupiedCards(Frozen):
+    """Cards of one server, by number, that something else uses."""
+
+    server: Number
+    cards: tuple[Number, ...] = Field(min_length=1, strict=False)
+
+
+class PlacementDecision(Frozen):
+    """Choose the cards of one serving instance on the servers of the first pool.
+
+    The exchanges of a full decode step are to take least time together; `batch` sessions share it
+    in each attention group. `occupied` cards are not to be had. All cards of a server together send
+    at most `exit_bandwidth_bytes_per_s` to others, and take in as much; null stands for the limit
+    of fabric_between.topology, if it has one, else for none.
+    """
+
+    tp: Degree = 1
+    pp: Degree = 1
+    cp: Degree = 1
+    dp: Degree = 1
+    ep: Degree = 1
+    batch: Degree = 1
+    occupied: tuple[OccupiedCards, ...] = Field(default=(), max_length=100_000, strict=False)
+    exit_bandwidth_bytes_per_s: PositiveBytesPerSecond | None = None
+
+
+class RequestedSlices(Frozen):
+    """`count` equal slices of a torus; each takes one of `shapes`, chips along every axis.
+
+    [2, 4] is not [4, 2]: a shape that may be turned is listed turned as well.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=120)]
+    count: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
+    shapes: tuple[Axes, ...] = Field(min_length=1, max_length=64, strict=False)
+
+
+class SliceDecision(Frozen):
+    """Place requested slices on the free chips of a torus so that they take as many as possible.
+
+    `extents` are the chips along each axis; null takes those of the torus that joins the cards of
+    the first pool's servers. `occupied` lists the coordinates of chips that are not free.
+    """
+
+    extents: Axes | None = None
+    occupied: tuple[Axes, ...] = Field(default=(), max_length=100_000, strict=False)
+    requests: tuple[RequestedSlices, ...] = Field(min_length=1, max_length=MAX_SLICES, strict=False)
+
+    @model_validator(mode="after")
+    def _few_slices_of_their_own_names(self) -> SliceDecision:
+        names = [request.name for request in self.requests]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"requests: the name {name!r} appears {names.count(name)} times")
+        count = sum(request.count for request in self.requests)
+        if count > MAX_SLICES:
+            raise ValueError(f"requests ask for {count} slices; at most {MAX_SLICES} can be placed")
+        return self
+
+
+def _buffer(value: object) -> object:
+    is_node = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if is_node or value in ("sender", "receiver"):
+        return value
+    raise ValueError('must be "sender", "receiver" or the number of a NUMA node')
+
+
+Buffer = Annotated[Literal["sender", "receiver"] | int, BeforeValidator(_buffer)]
+
+
+class RingOrderDecision(Frozen):
+    """Order cards in a ring whose messages wait in host memory, and choose where each waits.
+
+    `topology` is a NUMA topology, or the name of one in the catalog; null takes that of the first
+    pool's servers. Every card sends `ring_bytes` in a round; null stands for its share of a hidden
+    vector of the model, one token's. `buffers` lists the places that a message may choose from.
+    """
+
+    topology: Topology | None = None
+    ring_bytes: PositiveBytes | None = None
+    buffers: tuple[Buffer, ...] = Field(default=("sender", "receiver"), min_length=1, strict=False)
+
+    @field_validator("topology")
+    @classmethod
+    def _is_of_kind_numa(cls, value: Topology | None) -> Topology | None:
+        if value is not None and not isinstance(value, NumaTopology):
+            raise ValueError(f"must be of kind 'numa', not {value.kind!r}")
+        return value
+
+
+#: The section of every smaller decision; the instance's field of that name holds it.
+SECTIONS: dict[SideName, type[BaseModel]] = {
+    "stages": StageDecision,
+    "experts": ExpertDecision,
+    "placement": PlacementDecision,
+    "slices": SliceDecision,
+    "ring_order": RingOrderDecision,
+}

@@ -1,1 +1,1 @@
-"""The smaller decisions (stages, experts) solved like the main one: wiring, documents."""
+"""The smaller decisions solved like the main one: wiring, documents, each one's part."""

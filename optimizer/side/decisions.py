@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from importlib.metadata import entry_points, version
 from typing import Any
 
@@ -17,14 +16,11 @@ from optimizer.options import SolveOptions
 from optimizer.protocols import Termination
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.document import side_document
-from optimizer.side.kinds import SideKind, side_kind
+from optimizer.side.kinds import SOLVERS, SideKind, Value, side_kind
 from optimizer.side.result import SideResultDocument
 
 #: Entry-point group in which the formulations of smaller decisions are found.
 ENTRY_POINT_GROUP = "supernode.side_decisions"
-
-#: Solvers that state every smaller decision, in the order in which they are asked.
-SOLVERS = ("highs", "cp-sat", "cbc")
 
 #: The package that brings each solver.
 PACKAGES = {"highs": "highspy", "cp-sat": "ortools", "cbc": "pulp"}
@@ -43,8 +39,8 @@ class SideOutcome:
     solver: str
     termination: Termination
     answer: Any = None
-    value: Fraction | None = None
-    bound: Fraction | None = None
+    value: Value | None = None
+    bound: Value | None = None
 
     @property
     def version(self) -> str | None:
@@ -70,7 +66,7 @@ class SideRecord:
     outcome: SideOutcome | None = None
     opinion: SecondOpinion | None = None
 
-    def value(self) -> Fraction | None:
+    def value(self) -> Value | None:
         """Exact value of the best verified answer; None without one."""
         return None if self.answer is None else self.kind.value(self.answer)
 
@@ -97,7 +93,7 @@ def solve_side(
     *,
     stop: threading.Event | None = None,
 ) -> SideResultDocument:
-    """Decide what `instance.decision` asks for ("stages" or "experts"), prove it, verify it.
+    """Decide what `instance.decision` asks for, such as "stages", prove it, verify it.
 
     Raises InputError, MismatchError (a claim and its evaluation differ) and, when no solver can
     take the problem, BackendUnavailable or TooLargeError.
@@ -110,7 +106,7 @@ def solve_side(
         known = ", ".join(SOLVERS)
         raise BackendUnavailable(f"no solver is named {options.solver!r}; known: {known}")
     record.offer(record.kind.first())
-    names = SOLVERS if options.solver == "auto" else (options.solver,)
+    names = record.kind.solvers if options.solver == "auto" else (options.solver,)
     deadline = started + options.time_limit_s
     stopper = stop or threading.Event()
     try:
@@ -205,7 +201,7 @@ def _by_solver(
     """Ask the other solvers for a proof of their own."""
     assert record.outcome is not None
     declined = []
-    for name in SOLVERS:
+    for name in record.kind.solvers:
         if name == record.outcome.solver:
             continue
         try:

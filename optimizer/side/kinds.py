@@ -1,54 +1,59 @@
-"""The two smaller decisions behind one interface: data, judgement, first answer, second opinion."""
+"""The smaller decisions behind one interface: data, judgement, first answer, proof, documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from typing import Any, Protocol
 
 from instances.instance import Instance
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
-from optimizer.experts.building import expert_problem
-from optimizer.experts.evaluation import (
-    best_experts_exhaustively,
-    contiguous_placement,
-    evaluate_experts,
-    expert_bound,
-)
-from optimizer.experts.greedy import greedy_placement
 from optimizer.second_opinion import SecondOpinion
-from optimizer.stages.decision import stage_problem
-from optimizer.stages.evaluation import best_cut, evaluate_stages
-from optimizer.stages.problem import even_cut
+from optimizer.side.result import SidePlanDocument
 
-#: The oracle of expert placements is asked when it needs to look at no more than this.
-MAX_ORACLE_PLACEMENTS = 20_000
+#: Solvers that state every smaller decision, in the order in which they are asked.
+SOLVERS = ("highs", "cp-sat", "cbc")
+
+#: Value of an answer: a number, or several where there are several goals, most important first.
+Value = Fraction | tuple[Fraction | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is optimised, in which unit."""
+
+    name: str
+    unit: str
+    is_maximised: bool = False
 
 
 class SideKind(Protocol):
     """What the wiring needs to know of a decision."""
 
     decision: str
-    goal: str
-    unit: str
-    is_maximised: bool
+    goals: tuple[Goal, ...]
     problem: Any
+    #: Solvers in the order in which they are asked.
+    solvers: tuple[str, ...]
+    #: Why there is no answer, where that is proven.
+    nothing_fits: str
 
     def broken(self, answer: Any) -> Sequence[Violation]:
         """Rules that an answer breaks."""
         ...
 
-    def value(self, answer: Any) -> Fraction:
+    def value(self, answer: Any) -> Value:
         """Exact value of an answer, by the evaluator."""
         ...
 
-    def is_better(self, value: Fraction | None, best: Fraction | None) -> bool:
-        """Whether one value is strictly better than another."""
+    def is_better(self, value: Any, best: Any) -> bool:
+        """Whether one value is strictly better than another; None is worse than any."""
         ...
 
     def first(self) -> Any:
-        """An answer that needs no search; it may break rules."""
+        """An answer that needs no search; it may break rules. None without one."""
         ...
 
     def improved(self, is_over: Callable[[], bool]) -> Any:
@@ -59,119 +64,71 @@ class SideKind(Protocol):
         """Return what a formulation is told of a verified answer."""
         ...
 
-    def opinion(self, value: Fraction | None) -> SecondOpinion | None:
+    def opinion(self, value: Any) -> SecondOpinion | None:
         """Judge an optimum (None: infeasibility) without a solver; None where nothing can."""
         ...
 
-    def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
+    def read(self, outcome: Any) -> tuple[Any, Value | None, Value | None]:
         """Return answer, value and bound of a formulation's outcome."""
         ...
 
+    def plan(self, answer: Any) -> SidePlanDocument:
+        """Return an answer that breaks no rule as a document, with its sentence."""
+        ...
 
-def _fraction(value: Fraction | int | None) -> Fraction | None:
-    return None if value is None else Fraction(value)
+    def read_plan(self, plan: SidePlanDocument) -> Any:
+        """Return the answer in a document; None where it has none of this decision.
+
+        Raises InputError where the document cannot mean an answer.
+        """
+        ...
+
+    def account(self, answer: Any) -> Mapping[str, Any]:
+        """Return the fields of an evaluation document that tell what an answer takes."""
+        ...
 
 
-class StageKind:
-    """Cut layers into stages. A cut whose tokens take no memory has a value of 0 tokens."""
+class PlainKind:
+    """What most decisions have in common: one goal, and formulations that need no hint."""
 
-    decision = "stages"
+    goals: tuple[Goal, ...]
+    solvers = SOLVERS
+    nothing_fits = "no plan keeps every card within memory"
 
-    def __init__(self, instance: Instance) -> None:
-        self.problem = stage_problem(instance)
-        self.is_maximised = self.problem.goal == "tokens"
-        self.goal = "tokens" if self.is_maximised else "slowest_stage"
-        self.unit = "tokens" if self.is_maximised else "s"
-
-    def broken(self, answer: tuple[int, ...]) -> Sequence[Violation]:
-        """Rules that a cut breaks."""
-        return evaluate_stages(self.problem, answer).violations
-
-    def value(self, answer: tuple[int, ...]) -> Fraction:
-        """Tokens that fit, or seconds of the slowest stage."""
-        return Fraction(evaluate_stages(self.problem, answer).value or 0)
-
-    def is_better(self, value: Fraction | None, best: Fraction | None) -> bool:
-        """Whether one value is strictly better than another."""
+    def is_better(self, value: Any, best: Any) -> bool:
+        """Whether one value is strictly better than another; None is worse than any."""
         if value is None or best is None:
             return value is not None
-        return value > best if self.is_maximised else value < best
-
-    def first(self) -> tuple[int, ...] | None:
-        """The cut with equally many layers on every stage."""
-        return even_cut(len(self.problem.layers), len(self.problem.stages))
-
-    def improved(self, is_over: Callable[[], bool]) -> tuple[int, ...] | None:
-        """The best cut, by dynamic programming: a solver has yet to prove it."""
-        return best_cut(self.problem)
+        return bool(value > best if self.goals[0].is_maximised else value < best)
 
     def hint(self, answer: Any) -> dict[str, Any]:
         """Nothing: the statement is small enough."""
         return {}
 
-    def opinion(self, value: Fraction | None) -> SecondOpinion:
-        """Solve by dynamic programming, which no formulation shares code with."""
-        cut = best_cut(self.problem)
-        found = None if cut is None else self.value(cut)
-        detail = "the best cut of every run of layers, stage by stage"
-        return SecondOpinion("dynamic programming", found == value, detail)
 
-    def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
-        """Return counts, value and bound."""
-        value = outcome.value
-        if outcome.counts is not None and value is None:
-            value = 0
-        return outcome.counts, _fraction(value), _fraction(outcome.bound)
+def parts(value: Value | None, count: int) -> tuple[Fraction | None, ...]:
+    """Return a value goal by goal, None for what is missing."""
+    found = value if isinstance(value, tuple) else (value,)
+    return (*found, *(None,) * (count - len(found)))
 
 
-class ExpertKind:
-    """Place experts on groups so that the busiest takes least."""
+def as_fraction(value: Fraction | int | None) -> Fraction | None:
+    """Return a whole number as a fraction."""
+    return None if value is None else Fraction(value)
 
-    decision, goal, unit, is_maximised = "experts", "busiest_group", "s", False
 
-    def __init__(self, instance: Instance) -> None:
-        self.problem = expert_problem(instance)
-
-    def broken(self, answer: tuple[tuple[int, ...], ...]) -> Sequence[Violation]:
-        """Rules that a placement breaks."""
-        return evaluate_experts(self.problem, answer).violations
-
-    def value(self, answer: tuple[tuple[int, ...], ...]) -> Fraction:
-        """Seconds of the busiest group."""
-        return evaluate_experts(self.problem, answer).value_s
-
-    def is_better(self, value: Fraction | None, best: Fraction | None) -> bool:
-        """Whether one value is strictly less than another."""
-        return value is not None and (best is None or value < best)
-
-    def first(self) -> tuple[tuple[int, ...], ...]:
-        """Experts in index order, one copy each."""
-        return contiguous_placement(self.problem)
-
-    def improved(self, is_over: Callable[[], bool]) -> tuple[tuple[int, ...], ...] | None:
-        """A placement by longest work first, improved by exchanges."""
-        return greedy_placement(self.problem, is_over)
-
-    def hint(self, answer: Any) -> dict[str, Any]:
-        """The placement to beat."""
-        return {} if answer is None else {"incumbent": answer}
-
-    def opinion(self, value: Fraction | None) -> SecondOpinion | None:
-        """Compare with a bound, or enumerate all placements where they are few."""
-        if value is not None and value == expert_bound(self.problem):
-            return SecondOpinion("bound", True, "the busiest group meets the solver-free bound")
-        try:
-            best = best_experts_exhaustively(self.problem, MAX_ORACLE_PLACEMENTS)
-        except TooLargeError:
-            return None
-        found = None if best is None else best[0]
-        return SecondOpinion("exhaustive", found == value, "all placements enumerated")
-
-    def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
-        """Return placement, value and bound."""
-        return outcome.placement, outcome.value, outcome.bound
+#: Where each decision is brought to this interface.
+KINDS = {
+    "stages": "optimizer.side.stage_kind:StageKind",
+    "experts": "optimizer.side.expert_kind:ExpertKind",
+    "placement": "optimizer.side.placement_kind:PlacementKind",
+    "slices": "optimizer.side.slice_kind:SliceKind",
+    "ring_order": "optimizer.side.ring_order_kind:RingOrderKind",
+}
 
 
 def side_kind(instance: Instance) -> SideKind:
     """Return the decision that an instance asks for; raises InputError where data do not fit."""
-    return StageKind(instance) if instance.decision == "stages" else ExpertKind(instance)
+    module, _, name = KINDS[instance.decision].partition(":")
+    found: SideKind = getattr(import_module(module), name)(instance)
+    return found

@@ -1,4 +1,4 @@
-"""The result document of a smaller decision: a pipeline cut or an expert placement."""
+"""The result document of a smaller decision."""
 
 from __future__ import annotations
 
@@ -7,74 +7,80 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from instances.decisions import SideName
 from optimizer.result import CertificateDocument, Document, ObjectiveDocument, ViolationDocument
+from optimizer.side.accounts import (
+    CardPair,
+    ExpertGroupDocument,
+    LinkLoadDocument,
+    PhaseDocument,
+    RingDocument,
+    SliceDocument,
+    SlicePlaceDocument,
+    StageDocument,
+)
 
-
-class StageDocument(Document):
-    """One pipeline stage: its layers, the bytes on each of its cards, its tokens and time.
-
-    `max_tokens` is null where tokens take no memory; `reads_layers` are layers of other stages
-    whose cache it reads.
-    """
-
-    pool: str
-    first_layer: int
-    num_layers: int
-    weights_bytes: int
-    other_bytes: int
-    kv_bytes: int
-    state_bytes: int
-    total_bytes: int
-    capacity_bytes: int
-    max_tokens: int | None
-    time_s: float
-    time_exact: str
-    reads_layers: list[int]
-
-
-class ExpertGroupDocument(Document):
-    """One expert group: its experts, their bytes on a card, its assignments and time."""
-
-    experts: list[int]
-    load: float
-    load_exact: str
-    active_experts: int
-    resident_bytes: int
-    capacity_bytes: int
-    time_s: float
+__all__ = [
+    "ExpertGroupDocument",
+    "SideEvaluationDocument",
+    "SidePlanDocument",
+    "SideResultDocument",
+    "StageDocument",
+]
 
 
 class SidePlanDocument(Document):
-    """The decision itself: layers of each stage, or the groups that hold each expert."""
+    """The decision itself, in the field of its name.
+
+    Layers of each stage; the groups that hold each expert; server and card of each rank, with the
+    algorithm of each phase (none: the fastest); the place of each slice, null for none; a ring.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     sentence: str = ""
     stages: list[int] | None = None
     experts: list[list[int]] | None = None
+    placement: list[CardPair] | None = None
+    algorithms: list[str] | None = None
+    slices: list[SlicePlaceDocument | None] | None = None
+    ring_order: RingDocument | None = None
 
 
 class SideEvaluationDocument(Document):
-    """The exact evaluator's account; `balance` is busiest over average load of expert groups."""
+    """The exact evaluator's account.
+
+    `balance` is busiest over average load of expert groups. What ends in `_before` is of the plain
+    answer: experts in index order, ranks on free cards in order, slices where they fit first, the
+    ring in card order.
+    """
 
     stages: list[StageDocument] = Field(default_factory=list)
     groups: list[ExpertGroupDocument] = Field(default_factory=list)
+    phases: list[PhaseDocument] = Field(default_factory=list)
+    phases_before: list[PhaseDocument] = Field(default_factory=list)
+    slices: list[SliceDocument] = Field(default_factory=list)
+    free_chips: int | None = None
+    links: list[LinkLoadDocument] = Field(default_factory=list)
+    links_before: list[LinkLoadDocument] = Field(default_factory=list)
     balance: float | None = None
     balance_before: float | None = None
     value_before: float | None = None
+    saved: float | None = None
     violations: list[ViolationDocument]
 
 
 class SideResultDocument(Document):
-    """Everything a solve of a smaller decision found out."""
+    """Everything a solve of a smaller decision found out; `then` are further objectives."""
 
     schema_version: Literal[1] = 1
     instance: str
-    decision: Literal["stages", "experts"]
+    decision: SideName
     termination: Literal["optimal", "feasible", "infeasible", "no_solution_found"]
     limit: Literal["time", "interrupted", "size", "second_opinion"] | None
     reason: str
     objective: ObjectiveDocument
+    then: list[ObjectiveDocument] = Field(default_factory=list)
     plan: SidePlanDocument | None
     evaluation: SideEvaluationDocument | None
     certificate: CertificateDocument

@@ -1,0 +1,1 @@
+"""The decision which cards form each group of ranks: data, evaluator, closed forms, search."""
