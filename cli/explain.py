@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from instances.instance import Instance
+    from optimizer.communication import ExchangeTime
     from optimizer.ledger import CardAccount, Ledger
     from optimizer.plan import Plan
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def explain(
     instance: str, card: int | None, plan_path: str | None, time_limit: float, as_json: bool
 ) -> None:
-    """Account for every byte of a plan for INSTANCE, card by card.
+    """Account for every byte of a plan for INSTANCE, card by card, and for what cards exchange.
 
     Without --plan the instance is solved first. Each component says why the card holds it: split,
     or copied because of what. Over all cards it adds up to one copy and the duplication listed.
@@ -46,11 +47,15 @@ def explain(
     plan = _plan(problem, plan_path, time_limit)
     if plan is None:
         _explain_conflict(problem, time_limit, as_json)
-    ledger = _ledger(problem, plan, card)
+    from cli.render_exchanges import exchange_documents, render_exchanges
+
+    ledger, exchanges = _ledger(problem, plan, card), _exchanges(problem, plan)
     if as_json:
-        click.echo(json.dumps(ledger_document(ledger), indent=2, ensure_ascii=False))
+        document = ledger_document(ledger) | {"communication": exchange_documents(exchanges)}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         render_ledger(problem, ledger)
+        render_exchanges(exchanges)
 
 
 def _explain_conflict(problem: Instance, time_limit: float, as_json: bool) -> NoReturn:
@@ -109,6 +114,14 @@ def _ledger(problem: Instance, plan: Plan, card: int | None) -> Ledger:
         rule = f"the plan uses cards 0..{plan.num_cards - 1} (counted in plan order)"
         raise InputError("--card", "", rule, card)
     return build_ledger(problem, plan, None if card is None else [card])
+
+
+def _exchanges(problem: Instance, plan: Plan) -> dict[str, list[ExchangeTime]]:
+    """Return the exchanges of every kind of serving instance, by its label."""
+    from optimizer.communication import exchange_times
+
+    kinds = {instance.footprint: instance.footprint.label() for instance in plan}
+    return {label: list(exchange_times(problem, kind)) for kind, label in kinds.items()}
 
 
 def _parts(parts: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cli.calibrate import calibrate
 from cli.common import (
     EXIT_BAD_INPUT,
     EXIT_CODES,
@@ -23,10 +24,12 @@ from cli.common import (
     status,
 )
 from cli.explain import explain
+from cli.fabric import fabric
 from cli.model import model
 from cli.report import report
 from cli.schema import schema
 from cli.sensitivity import sensitivity
+from cli.surroundings import hosts, payback
 from cli.sweep import pareto, sweep
 
 if TYPE_CHECKING:
@@ -248,8 +251,12 @@ def examples(name: str | None, best: bool, sweeps: bool) -> None:
         click.echo(f"{known}: {json.loads(example_text(known)).get('description', '')}")
 
 
+cli.add_command(calibrate)
 cli.add_command(explain)
+cli.add_command(fabric)
+cli.add_command(hosts)
 cli.add_command(model)
+cli.add_command(payback)
 cli.add_command(report)
 cli.add_command(schema)
 cli.add_command(sensitivity)

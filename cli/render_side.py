@@ -1,4 +1,4 @@
-"""Readable reports of the smaller decisions: pipeline cuts and expert placements."""
+"""Readable reports of the smaller decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from rich.table import Table
 from cli.render import headline, objective_line, proof_line, report_console
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
+from optimizer.side.accounts import LinkLoadDocument, PhaseDocument
 from optimizer.side.result import SideEvaluationDocument, SideResultDocument
+from optimizer.words import plural
+
+#: What exchanges are called.
+_OPERATIONS = {
+    "all_reduce": "AllReduce",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "All-to-All",
+    "send": "Send",
+}
 
 
 def render_side(problem: Instance, result: SideResultDocument) -> None:
@@ -21,7 +31,8 @@ def render_side(problem: Instance, result: SideResultDocument) -> None:
     console.print(f"[bold]{escape(problem.name)}[/bold]: {headline(result)}")
     if result.plan is not None:
         console.print(f"plan       [bold]{escape(result.plan.sentence)}[/bold]")
-        console.print(f"objective  {objective_line(result.objective)}")
+        for objective in (result.objective, *result.then):
+            console.print(f"objective  {objective_line(objective)}")
     if result.reason:
         console.print(f"reason     {escape(result.reason)}")
     console.print(f"proof      {escape(proof_line(result))}")
@@ -50,12 +61,85 @@ def _print_account(console: Console, evaluation: SideEvaluationDocument) -> None
         console.print(_stage_table(evaluation))
     if evaluation.groups:
         console.print(_group_table(evaluation))
+    if evaluation.phases:
+        console.print(_phase_table(evaluation.phases, evaluation.phases_before))
+        _print_saved(console, evaluation, "first fit in card order")
+    if evaluation.slices:
+        console.print(_slice_table(evaluation))
+        if evaluation.value_before is not None and evaluation.free_chips is not None:
+            before = plural(round(evaluation.value_before), "chip")
+            console.print(f"first fit  {before} of {evaluation.free_chips} free ones")
+    if evaluation.links:
+        console.print(_link_table(evaluation.links, evaluation.links_before))
+        _print_saved(console, evaluation, "the ring in card order")
     if evaluation.balance is not None and evaluation.balance_before is not None:
         before = human_seconds(Fraction(evaluation.value_before or 0))
         console.print(
             f"balance    busiest group {evaluation.balance:.4g} times the average; in index order "
             f"it was {evaluation.balance_before:.4g} times, {before}"
         )
+
+
+def _print_saved(console: Console, evaluation: SideEvaluationDocument, plain: str) -> None:
+    """Say what the plain answer takes, and what is saved."""
+    if evaluation.value_before is None or evaluation.saved is None:
+        return
+    before, saved = Fraction(evaluation.value_before), Fraction(evaluation.saved)
+    console.print(f"saved      {human_seconds(saved)}: {plain} takes {human_seconds(before)}")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
+    return table
+
+
+def _phase_table(phases: list[PhaseDocument], before: list[PhaseDocument]) -> Table:
+    """Return what every phase takes, beside the plain answer's phases, which are the same ones."""
+    names = ("phase", "exchange", "times", "groups", "message", "spanning", "exit", "a step")
+    table = _table("Exchanges of a step", *names, *(("first fit",) if before else ()))
+    for number, phase in enumerate(phases):
+        row = [
+            escape(phase.name),
+            f"{_OPERATIONS[phase.operation]}, {phase.algorithm}",
+            str(phase.times),
+            f"{phase.groups} x {phase.ranks}",
+            human_bytes(round(phase.message_bytes)),
+            f"{phase.num_spanning} of {phase.groups}",
+            human_bytes(round(phase.exit_bytes)) if phase.exit_bytes else "—",
+            human_seconds(Fraction(phase.step_exact)),
+        ]
+        if before:
+            other = before[number]
+            row.append(f"{human_seconds(Fraction(other.step_exact))}, {other.algorithm}")
+        table.add_row(*row)
+    return table
+
+
+def _slice_table(evaluation: SideEvaluationDocument) -> Table:
+    table = _table("Slices", "slice", "chips", "shape", "from chip")
+    for piece in evaluation.slices:
+        shape = "not placed" if piece.shape is None else " x ".join(map(str, piece.shape))
+        origin = "" if piece.origin is None else f"({', '.join(map(str, piece.origin))})"
+        table.add_row(escape(piece.name), str(piece.num_chips), shape, origin)
+    return table
+
+
+def _link_table(links: list[LinkLoadDocument], before: list[LinkLoadDocument]) -> Table:
+    """Return the load of every link between NUMA nodes, beside that of the plain answer."""
+    columns = ("link", "load", "time", *(("card order",) if before else ()))
+    table = _table("Links between NUMA nodes", *columns)
+    for number, link in enumerate(links):
+        row = [
+            f"{link.start} to {link.end}",
+            human_bytes(link.load_bytes),
+            human_seconds(Fraction(link.time_exact)),
+        ]
+        if before:
+            row.append(human_bytes(before[number].load_bytes))
+        table.add_row(*row)
+    return table
 
 
 def _stage_table(evaluation: SideEvaluationDocument) -> Table:

@@ -20,6 +20,7 @@ DOCUMENTS = {
     "sensitivity": "optimizer.sensitivities.document:SensitivityDocument",
     "alternatives": "optimizer.result:AlternativesDocument",
     "conflict": "optimizer.conflicts.document:ConflictDocument",
+    "calibration": "optimizer.calibration.document:CalibrationDocument",
 }
 
 

@@ -10,22 +10,51 @@ from instances.catalog_store import reference
 from instances.formats import Frozen
 from instances.hardware import Fabric, Name, ServerSpec
 from instances.quantity import PositiveSeconds, Seconds
+from instances.surroundings import ConnectionSpec
+from instances.topology import ServersTopology, Topology
 
 Server = Annotated[ServerSpec, reference("servers", ServerSpec)]
 
 
 class Pool(Frozen):
-    """`num_servers` identical servers, joined by `fabric_between` if they can cooperate at all."""
+    """`num_servers` identical servers, joined by `fabric_between` if they can cooperate at all.
+
+    `connections` says what their NICs keep for a serving instance that spans several servers, and
+    limits how many it may span; null means no limit.
+    """
 
     name: Name
     server: Server
     num_servers: int = Field(ge=1, le=100_000)
     fabric_between: Fabric | None = None
+    connections: ConnectionSpec | None = None
+
+    @model_validator(mode="after")
+    def _topology_joins_these_servers(self) -> Pool:
+        topology = None if self.fabric_between is None else self.fabric_between.topology
+        if topology is None:
+            return self
+        if not isinstance(topology, ServersTopology):
+            rule = f"must be of kind 'servers', not {topology.kind!r}"
+            raise ValueError(f"fabric_between.topology {rule}")
+        has, wanted = topology.server.num_cards, self.server.num_cards
+        if has != wanted or topology.num_servers < self.num_servers:
+            raise ValueError(
+                f"fabric_between.topology {topology.name!r} joins {topology.num_servers} servers "
+                f"of {has} cards, the pool has {self.num_servers} of {wanted}"
+            )
+        return self
 
     @property
     def num_cards(self) -> int:
         """Cards in the pool."""
         return self.num_servers * self.server.num_cards
+
+    @property
+    def topologies(self) -> tuple[Topology, ...]:
+        """Topologies of the fabrics that have one: inside servers, and between them."""
+        fabrics = (self.server.fabric, self.fabric_between)
+        return tuple(f.topology for f in fabrics if f is not None and f.topology is not None)
 
 
 class Fleet(Frozen):

@@ -18,8 +18,16 @@ from instances.quantity import (
     Seconds,
     Watts,
 )
+from instances.surroundings import InitiatorSpec
+from instances.topology import Topology
 
 Name = Annotated[str, Field(min_length=1, max_length=120)]
+
+MeasuredOperation = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send"
+]
+#: What a message takes whose size lies between two measured ones.
+LookupPolicy = Literal["next_larger_size", "linear", "log_linear"]
 
 
 class AcceleratorSpec(Frozen):
@@ -61,17 +69,26 @@ class MeasuredRow(Frozen):
 
 
 class MeasuredCollective(Frozen):
-    """A measured latency table of one operation on one arrangement of ranks.
+    """Measured times of one operation on one arrangement of ranks, by one implementation.
 
-    A size between two rows takes the time of the next larger row, as section 6.5.1 does; a size
-    beyond the last row is not covered.
+    `message_bytes` counts as nccl-tests' column "size" does: of an AllReduce, a broadcast, a reduce
+    or a send the vector; of an AllGather what a rank holds in the end (all ranks' parts), of a
+    ReduceScatter what it starts with; of an All-to-All a rank's whole buffer, the part it keeps
+    included.
+
+    `policy` says what a size takes that lies between two rows. "next_larger_size": the time of the
+    next larger row, as section 6.5.1 does. "linear": on the straight line between the two rows over
+    bytes. "log_linear": on the straight line over log2(bytes), where logarithms are rounded up to a
+    multiple of 2^-40, so that times stay exact fractions. Up to the first row a size takes the
+    first row's time; beyond the last row nothing is covered. `variant` names the implementation.
     """
 
     name: Name
-    operation: Literal["all_reduce"] = "all_reduce"
+    operation: MeasuredOperation = "all_reduce"
     ranks: int = Field(ge=2, le=1_000_000)
     servers: int = Field(ge=1, le=1_000_000)
-    policy: Literal["next_larger_size"] = "next_larger_size"
+    variant: Name | None = None
+    policy: LookupPolicy = "next_larger_size"
     rows: tuple[MeasuredRow, ...] = Field(min_length=1, strict=False)
     sources: dict[str, str] = Field(default_factory=dict)
 
@@ -89,12 +106,18 @@ Measured = Annotated[MeasuredCollective, reference("measurements", MeasuredColle
 
 
 class FabricSpec(Frozen):
-    """A network that joins cards: fixed time per round, one-way bandwidth per card."""
+    """A network that joins cards: fixed time per round, one-way bandwidth per card.
+
+    With a `topology` exchanges between named cards take the time of the links that they pass. An
+    `initiator` adds what starting their requests takes to modelled times, not to measured ones.
+    """
 
     name: Name
     alpha_s: Seconds
     bandwidth_bytes_per_s: PositiveBytesPerSecond
     measured: tuple[Measured, ...] = Field(default=(), strict=False)
+    topology: Topology | None = None
+    initiator: InitiatorSpec | None = None
     sources: dict[str, str] = Field(default_factory=dict)
 
 
@@ -111,3 +134,13 @@ class ServerSpec(Frozen):
     fabric: Fabric
     power_w: Watts | None = None
     sources: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _topology_has_its_cards(self) -> ServerSpec:
+        topology = self.fabric.topology
+        if topology is not None and topology.num_cards != self.num_cards:
+            raise ValueError(
+                f"fabric.topology {topology.name!r} joins {topology.num_cards} cards, "
+                f"the server has {self.num_cards}"
+            )
+        return self

@@ -12,19 +12,28 @@ from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_v
 
 from instances.budget import Budget
 from instances.catalog_store import reference
-from instances.decisions import ExpertDecision, StageDecision
+from instances.collectives import COLLECTIVE_SEPARATOR, CollectiveName
+from instances.decisions import (
+    SECTIONS,
+    DecisionName,
+    ExpertDecision,
+    PlacementDecision,
+    RingOrderDecision,
+    SliceDecision,
+    StageDecision,
+)
 from instances.engine import TEXTBOOK, Engine
 from instances.fleet import Fault, Fleet
 from instances.formats import Frozen
 from instances.measurements import MeasuredSession
 from instances.model import DENSE_FIELDS, ModelSpec
 from instances.quantity import Bytes, Share
+from instances.topology import is_uniform
 from instances.workload import Workload
 
 #: More faults than this on distinct cards would double the kinds of serving instance each time.
 MAX_FAULTED_CARDS = 8
 
-CollectiveName = Literal["ring", "tree", "measured"]
 ObjectiveName = Literal[
     "makespan",
     "max_latency",
@@ -74,7 +83,8 @@ class Search(Frozen):
     in flight in a pipeline. `stage_cut` "best" cuts the layers so that most tokens fit, "even"
     gives stages equally many layers. `kv_sharing` says what a stage does whose layers read the
     cache of an earlier stage's: hold a "copy", or read it there ("remote"); "same_stage" forbids
-    the cut.
+    the cut. A serving instance reduces with one of `collectives`, or, `per_message`, with the
+    fastest of them for each message's size.
     """
 
     tp: Degrees | None = Field(default=None, strict=False)
@@ -91,8 +101,9 @@ class Search(Frozen):
     kv_sharing: Literal["copy", "remote", "same_stage"] = "copy"
     redundant_experts: bool = False
     collectives: tuple[CollectiveName, ...] = Field(
-        default=("ring", "tree", "measured"), strict=False
+        default=("ring", "tree", "measured", "hierarchical"), strict=False
     )
+    collective_choice: Literal["per_plan", "per_message"] = "per_plan"
     deployment: Literal["uniform", "mixed"] = "mixed"
     dispatch: Literal["round_robin", "optimised"] = "optimised"
 
@@ -113,6 +124,13 @@ class Search(Frozen):
         if value is not None and (not value or len(set(value)) != len(value)):
             raise ValueError("must list at least one value, each once")
         return value
+
+    @property
+    def collective_options(self) -> tuple[str, ...]:
+        """What a serving instance may reduce with: one collective, or all of them by message."""
+        if self.collective_choice == "per_plan":
+            return self.collectives
+        return (COLLECTIVE_SEPARATOR.join(self.collectives),)
 
 
 class Objective(Frozen):
@@ -183,7 +201,7 @@ def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:
     """Say so in the JSON Schema: the smaller decisions have goals of their own."""
     schema["required"].remove("objective")
     smaller = {
-        "properties": {"decision": {"enum": ["stages", "experts"]}},
+        "properties": {"decision": {"enum": list(SECTIONS)}},
         "required": ["decision"],
     }
     schema |= {"if": smaller, "else": {"required": ["objective"]}}
@@ -192,14 +210,14 @@ def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:
 class Instance(Frozen):
     """One placement problem: model, fleet, workload, limits of the search, objective, faults.
 
-    `decision` "deployment" asks for serving instances; "stages" and "experts" ask for a smaller
-    decision, which the section of that name describes.
+    `decision` "deployment" asks for serving instances; every other one asks for a smaller decision,
+    which the section of that name describes.
     """
 
     model_config = ConfigDict(json_schema_extra=_only_deployments_need_objectives)
 
     schema_version: Literal[1] = 1
-    decision: Literal["deployment", "stages", "experts"] = "deployment"
+    decision: DecisionName = "deployment"
     name: str = Field(min_length=1, max_length=120)
     description: str = ""
     model: Model
@@ -213,20 +231,24 @@ class Instance(Frozen):
     measurements: tuple[MeasuredSession, ...] = Field(default=(), max_length=4096, strict=False)
     stages: StageDecision | None = None
     experts: ExpertDecision | None = None
+    placement: PlacementDecision | None = None
+    slices: SliceDecision | None = None
+    ring_order: RingOrderDecision | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _side_decisions_have_their_own_goal(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("decision") in ("stages", "experts"):
+        if isinstance(data, dict) and data.get("decision") in tuple(SECTIONS):
             return {"objective": {"minimise": ["makespan"]}, **data}
         return data
 
     @model_validator(mode="after")
     def _decision_is_described(self) -> Instance:
-        for name in ("stages", "experts"):
-            is_given = getattr(self, name) is not None
-            if is_given != (self.decision == name):
-                raise ValueError(f"section {name!r} goes with decision {name!r}, and only with it")
+        for section in SECTIONS:
+            is_given = getattr(self, section) is not None
+            if is_given != (self.decision == section):
+                rule = f"goes with decision {section!r}, and only with it"
+                raise ValueError(f"section {section!r} {rule}")
         if self.decision == "experts" and self.workload.expert_counts is None:
             raise ValueError("decision 'experts' needs workload.expert_counts")
         if self.stages is not None and self.stages.pools is not None:
@@ -303,6 +325,19 @@ class Instance(Frozen):
             raise ValueError("objective.maximise counts sessions of one cohort; give only one")
         if self.search.deployment != "uniform":
             raise ValueError("objective.maximise needs search.deployment 'uniform'")
+        return self
+
+    @model_validator(mode="after")
+    def _cards_are_alike_or_named(self) -> Instance:
+        if self.decision != "deployment" or self.search.deployment == "uniform":
+            return self
+        for i, pool in enumerate(self.fleet.pools):
+            for topology in pool.topologies:
+                if not is_uniform(topology):
+                    raise ValueError(
+                        f"fleet.pools[{i}] has the topology {topology.name!r}, where it matters "
+                        f"which cards a serving instance has; use search.deployment 'uniform'"
+                    )
         return self
 
     @model_validator(mode="after")

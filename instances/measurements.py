@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from instances.collectives import COLLECTIVE_SEPARATOR, CollectiveName
 from instances.formats import Frozen
 from instances.hardware import Name
 from instances.quantity import PositiveSeconds, Seconds
@@ -25,7 +26,7 @@ class MeasuredSession(Frozen):
     pool: Name | None = None
     cohort: Name | None = None
     num_servers: int | None = Field(default=None, ge=1)
-    collective: Literal["ring", "tree", "measured", "none"] | None = None
+    collective: str | None = None
     tp: Degree = 1
     pp: Degree = 1
     cp: Degree = 1
@@ -38,7 +39,20 @@ class MeasuredSession(Frozen):
     micro_batches: Degree = 1
     session_s: PositiveSeconds
     spread_s: Seconds = Fraction(0)
+
     source: str = ""
+
+    @field_validator("collective")
+    @classmethod
+    def _exists(cls, value: str | None) -> str | None:
+        """One collective, several joined as in a plan's, or "none" on a single card."""
+        names = get_args(CollectiveName)
+        if value not in (None, "none") and set(value.split(COLLECTIVE_SEPARATOR)) - set(names):
+            raise ValueError(
+                f'must be "none", one of {", ".join(names)}, or several joined by '
+                f'"{COLLECTIVE_SEPARATOR}"'
+            )
+        return value
 
     @model_validator(mode="after")
     def _spread_is_smaller(self) -> MeasuredSession:

@@ -17,8 +17,15 @@ from optimizer.evaluation import Violation
 from optimizer.footprint_prices import is_meaningful
 from optimizer.footprints import check_footprint
 from optimizer.legality import Rule
+from optimizer.measured import is_replaced
 from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
 from optimizer.steps import decode_step, needs_collective, prompt_s
+from optimizer.surroundings.connections import (
+    host_setup_s,
+    setup_words,
+    state_bytes,
+    state_words,
+)
 
 
 def find_pool(fleet: Fleet, name: str) -> Pool | None:
@@ -129,6 +136,24 @@ def check_span(pool: Pool, i: int, serving: ServingInstance) -> Iterator[Violati
         )
 
 
+def check_connections(pool: Pool, i: int, serving: ServingInstance) -> Iterator[Violation]:
+    """NICs hold the state of all connections between the servers, which are set up in time."""
+    spec, hosts, where = pool.connections, len(serving.servers), f"instances[{i}]"
+    if spec is None or hosts < 2:
+        return
+    name = f"{serving.parallel.label()} over {hosts} servers"
+    if spec.cache_bytes is not None:
+        state, cache = state_bytes(spec, hosts), spec.cache_bytes
+        if state > cache:
+            text = state_words(name, state, cache)
+            yield Violation("connection_state", where, state - cache, "B", text)
+    if spec.max_setup_s is not None:
+        needed, most = host_setup_s(spec, hosts), spec.max_setup_s
+        if needed > most:
+            text = setup_words(name, needed, most)
+            yield Violation("connection_setup", where, needed - most, "s", text)
+
+
 def _check_collective(instance: Instance, footprint: Footprint) -> Iterator[Rule]:
     """The collective must be allowed by the search and exist for these ranks."""
     pool, name = find_pool(instance.fleet, footprint.pool), footprint.collective
@@ -140,13 +165,16 @@ def _check_collective(instance: Instance, footprint: Footprint) -> Iterator[Rule
             text = f"{label} needs no collective, not {name!r}"
             yield Rule("collective", 1, "collectives", text)
             return
-    elif name not in instance.search.collectives:
-        listed = ", ".join(instance.search.collectives)
+    elif name not in instance.search.collective_options:
+        listed = ", ".join(instance.search.collective_options)
         text = f"{name!r} is not among search.collectives: {listed}"
         yield Rule("collective", 1, "collectives", text)
         return
     if footprint.num_servers > 1 and pool.fabric_between is None:
         return  # check_span says so
+    if is_replaced(instance, pool, footprint):
+        text = f"{label} is measured: measured tables replace the modelled {name}"
+        yield Rule("measured", 1, "collectives", text)
     try:
         decode_step(instance, pool, footprint)
         for cohort in instance.workload.cohorts:
@@ -275,6 +303,7 @@ def check_structure(instance: Instance, plan: Plan) -> Iterator[Violation]:
         pool = find_pool(instance.fleet, serving.pool)
         if pool is not None:
             yield from check_span(pool, i, serving)
+            yield from check_connections(pool, i, serving)
     yield from check_sessions(instance, plan)
     yield from check_deployment(instance, plan)
     yield from check_dispatch(instance, plan)

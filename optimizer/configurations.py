@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 
 from instances.fleet import Pool
 from instances.instance import Degrees, Instance
 from optimizer.legality import legal_tp, moe_ffns, redundant_needed
 from optimizer.parallel import ParallelConfig
+from optimizer.plan import Footprint
+from optimizer.surroundings.connections import (
+    host_setup_s,
+    max_hosts,
+    setup_words,
+    state_bytes,
+    state_words,
+)
+from optimizer.tables import Rejection
 
 #: Degrees tried for the reader's sake when a search lists none: larger ones surprise nobody.
 MAX_TRIED_TP = 64
@@ -88,3 +98,37 @@ def spans(pool: Pool, num_cards: int) -> Iterator[int]:
             continue
         if servers == 1 or pool.fabric_between is not None:
             yield servers
+
+
+def reject_span(pool: Pool, footprint: Footprint) -> Rejection:
+    """Say why no number of servers will do for a footprint's cards."""
+    label, cards = footprint.parallel.label(), footprint.parallel.num_cards
+    if cards > pool.num_cards:
+        text = f"{label} needs {cards} cards; pool {pool.name!r} has {pool.num_cards}"
+        return Rejection(footprint, "num_cards", cards - pool.num_cards, "cards", text)
+    if pool.fabric_between is None and cards > pool.server.num_cards:
+        text = (
+            f"{label} exceeds a server's {pool.server.num_cards} cards and pool {pool.name!r} "
+            f"has no fabric_between"
+        )
+        return Rejection(footprint, "span", cards - pool.server.num_cards, "cards", text)
+    text = f"no equal number of cards on several servers of {pool.name!r} makes {cards}"
+    return Rejection(footprint, "uneven_span", 1, "cards", text)
+
+
+def reject_connections(pool: Pool, footprint: Footprint) -> Rejection | None:
+    """Reject more servers than their NICs hold connections of, or have them in time; else None."""
+    spec, hosts = pool.connections, footprint.num_servers
+    if spec is None or hosts == 1:
+        return None
+    name = f"{footprint.parallel.label()} over {hosts} servers"
+    if spec.cache_bytes is not None and hosts > (max_hosts(spec) or 0):
+        state = state_bytes(spec, hosts)
+        text = state_words(name, state, spec.cache_bytes)
+        return Rejection(footprint, "connection_state", state - spec.cache_bytes, "B", text)
+    most_s = spec.max_setup_s
+    late_s = Fraction(0) if most_s is None else host_setup_s(spec, hosts) - most_s
+    if most_s is None or late_s <= 0:
+        return None
+    text = setup_words(name, most_s + late_s, most_s)
+    return Rejection(footprint, "connection_setup", late_s, "s", text)

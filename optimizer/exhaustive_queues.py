@@ -21,9 +21,11 @@ from optimizer.evaluate import instance_stalls
 from optimizer.footprint_prices import FootprintPrices
 from optimizer.footprints import check_footprint
 from optimizer.legality import check_config
+from optimizer.measured import is_replaced
 from optimizer.plan import CardId, Footprint, ServingInstance
 from optimizer.stages.building import pipeline_cut
 from optimizer.steps import needs_collective
+from optimizer.surroundings.connections import host_setup_s, state_bytes
 from optimizer.timeline import ZERO, Stall, run_session
 
 #: Most decode steps to price one by one; looking at a configuration counts as `CONFIGURATION`.
@@ -79,7 +81,7 @@ def _built(instance: Instance, pool: Pool, bare: Footprint) -> Iterator[Footprin
         for k in range(1, pool.num_servers + 1)
         if config.num_cards % k == 0
         and config.num_cards // k <= pool.server.num_cards
-        and (k == 1 or pool.fabric_between is not None)
+        and (k == 1 or (pool.fabric_between is not None and _is_connected(pool, k)))
     ]
     if not spans or check_config(instance.model, config, instance.engine):
         return
@@ -90,8 +92,20 @@ def _built(instance: Instance, pool: Pool, bare: Footprint) -> Iterator[Footprin
         built = Footprint(pool.name, config, k, NO_COLLECTIVE, stages, batch, micro_batches)
         if not check_footprint(instance, built):
             is_open = needs_collective(instance, built)
-            for name in search.collectives if is_open else (NO_COLLECTIVE,):
-                yield replace(built, collective=name)
+            for name in search.collective_options if is_open else (NO_COLLECTIVE,):
+                named = replace(built, collective=name)
+                if not is_replaced(instance, pool, named):
+                    yield named
+
+
+def _is_connected(pool: Pool, num_servers: int) -> bool:
+    """Whether NICs hold the connections between so many servers, and have them in time."""
+    spec = pool.connections
+    if spec is None:
+        return True
+    if spec.cache_bytes is not None and state_bytes(spec, num_servers) > spec.cache_bytes:
+        return False
+    return spec.max_setup_s is None or host_setup_s(spec, num_servers) <= spec.max_setup_s
 
 
 class Queues:

@@ -259,8 +259,26 @@ def rejections(
     return [*tables.rejections, *lost]
 
 
+def _connection_threshold(tables: ProblemTables, r: Rejection) -> Threshold | None:
+    """Return what a NIC must hold, or how long set-up may take, for more servers; else None."""
+    pool = next(pool for pool in tables.pools if pool.name == r.footprint.pool)
+    spec, label = pool.connections, r.footprint.label()
+    if spec is None:
+        return None
+    if r.rule == "connection_state" and spec.cache_bytes is not None:
+        room = spec.cache_bytes + r.amount
+        text = f"{label} fits once each NIC holds {r.amount:,} B more, {room:,} B"
+        return Threshold("cache_bytes", r, r.amount, room, "B", text)
+    if r.rule == "connection_setup" and spec.max_setup_s is not None:
+        more_s, most_s = Fraction(r.amount), spec.max_setup_s + r.amount
+        text = f"{label} is connected in time once max_setup_s moves by {human_seconds(more_s)}"
+        text += f", to {human_seconds(most_s)}"
+        return Threshold("max_setup_s", r, more_s, most_s, "s", text)
+    return None
+
+
 def thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[Threshold]:
-    """Return the deadline that admits each late candidate and the bytes each misfit lacks."""
+    """Return what admits each candidate that is late, does not fit, or spans too many servers."""
     deadlines = {c.deadline_s for c in tables.cohorts if c.deadline_s is not None}
     found: list[Threshold] = []
     for r in rejected:
@@ -275,4 +293,7 @@ def thresholds(tables: ProblemTables, rejected: Sequence[Rejection]) -> list[Thr
         elif r.rule == "memory":
             text = f"{label} fits once each card has {human_bytes(int(r.amount))} more"
             found.append(Threshold("memory_bytes", r, r.amount, None, "B", text))
+        else:
+            connected = _connection_threshold(tables, r)
+            found += [] if connected is None else [connected]
     return found

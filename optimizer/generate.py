@@ -1,9 +1,8 @@
 """Seeded random problem instances, tiny enough that every plan can be looked at.
 
-Half of them have a dense model and tensor parallelism alone; the others any model and split.
-Sizes are chosen to sit on edges: compute and memory reads take about equally long, reductions
-cost as much as either, memory fits to the byte or is one byte short, and deadlines and faults
-fall on moments at which a session can really end.
+Half have a dense model and tensor parallelism alone; the others any model and split. Sizes sit on
+edges: compute and reads take about equally long, reductions cost as much as either, memory fits to
+the byte or is one short, and deadlines and faults fall on moments when a session can really end.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from fractions import Fraction
 from random import Random
 from typing import Any, get_args
 
-from instances.instance import CollectiveName, Instance, Objective, ObjectiveName
+from instances.collectives import CollectiveName
+from instances.instance import Instance, Objective, ObjectiveName
 from instances.io import parse_instance
 from instances.workload import Cohort
+from optimizer.collectives import NEED_LINKS
 from optimizer.exhaustive_queues import footprints
 from optimizer.footprint_prices import FootprintPrices
 from optimizer.legality import legal_tp
@@ -28,8 +29,8 @@ MAX_CARDS = 8
 #: (servers, cards in each) of the pools of fleets for any split.
 FLEETS = (((1, 4),), ((2, 2),), ((2, 3),), ((1, 6),), ((2, 4),), ((1, 2), (1, 4)), ((2, 2), (1, 2)))
 OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
-COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
-#: Enough for the draft to be a valid instance before the real sizes are known.
+COLLECTIVES = tuple(name for name in get_args(CollectiveName) if name not in NEED_LINKS)
+#: Enough for the draft to be valid before the real sizes are known.
 DRAFT_MEMORY = 10**12
 #: More than any tiny plan needs, and few enough that sessions that fit stay small numbers.
 PLENTY_BYTES = 10**8
@@ -205,13 +206,13 @@ def _cohorts(rng: Random) -> list[dict[str, Any]]:
 
 def _search(rng: Random, tp_known: tuple[int, ...]) -> dict[str, Any]:
     listed = rng.sample(tp_known, rng.randint(1, len(tp_known)))
-    if rng.random() < 0.2:
-        listed.append(5)  # no model here allows it
+    listed += [5] if rng.random() < 0.2 else []  # no model here allows it
     return {
         "tp": None if rng.random() < 0.8 else listed,
         "collectives": rng.sample(COLLECTIVES, rng.choice((1, 2, 3, 3))),
         "deployment": rng.choice(("uniform", "mixed", "mixed")),
         "dispatch": rng.choice(("round_robin", "optimised")),
+        "collective_choice": rng.choice(("per_plan", "per_plan", "per_plan", "per_message")),
     }
 
 
@@ -222,8 +223,8 @@ def _any_split(rng: Random, data: dict[str, Any]) -> None:
     experts = {group["ffn"].get("num_experts") for group in data["model"]["groups"]} - {None}
     names = [name for name in DEGREES if experts or name not in ("dp", "ep")]
     if rng.random() < 0.3:
-        for cohort in rng.sample(cohorts, rng.randint(1, len(cohorts))):
-            cohort["prompt_tokens"] = rng.choice((1, 5, 30, 200))
+        for one in rng.sample(cohorts, rng.randint(1, len(cohorts))):
+            one["prompt_tokens"] = rng.choice((1, 5, 30, 200))
         names = [name for name in names if name not in ("batch", "micro_batches")]
     chosen = rng.sample(names, rng.randint(2, 4))
     if "micro_batches" in chosen:
@@ -249,9 +250,8 @@ def _objective(rng: Random, data: dict[str, Any]) -> dict[str, Any]:
     names = rng.sample(OBJECTIVES, rng.choice((1, 1, 2)))
     drawn = {"minimise": names, "billing": rng.choice(("fleet", "instance"))}
     is_capacity = rng.random() < 0.5 and data["search"]["deployment"] == "uniform"
-    if is_capacity and len(data["workload"]["cohorts"]) == 1:
-        drawn |= {"maximise": "held_sessions"}
-    return drawn
+    is_single = len(data["workload"]["cohorts"]) == 1
+    return drawn | ({"maximise": "held_sessions"} if is_capacity and is_single else {})
 
 
 def _balance(rng: Random, draft: Instance, pools: list[dict[str, Any]]) -> None:

@@ -1,14 +1,17 @@
-"""Measured session times: which footprint they are of (section 7: replace estimates)."""
+"""Measured times take the place of modelled ones: of sessions, and of collectives (section 7)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
+from instances.fleet import Pool
 from instances.instance import Instance
 from instances.measurements import MeasuredSession
 from instances.workload import Cohort
+from optimizer.collectives import MEASURED, NO_COLLECTIVE, CollectiveUnavailable
 from optimizer.plan import Footprint
-from optimizer.steps import prompt_s
+from optimizer.steps import decode_step, prompt_s
 
 #: Degrees by their name in a measurement and in a footprint.
 DEGREES = {name: name for name in ("tp", "pp", "cp", "dp", "ep", "sp", "dcp")}
@@ -29,6 +32,26 @@ def matches(measured: MeasuredSession, footprint: Footprint, cohort: str) -> boo
         and all(getattr(measured, said) == getattr(shape, name) for said, name in DEGREES.items())
         and (measured.batch, measured.micro_batches) == (footprint.batch, footprint.micro_batches)
     )
+
+
+def is_replaced(instance: Instance, pool: Pool, footprint: Footprint) -> bool:
+    """Whether measured tables take the place of the collective that a footprint models.
+
+    They do where the search allows them and they cover every reduction of its steps.
+    """
+    search = instance.search
+    if search.collective_choice == "per_message" or MEASURED not in search.collectives:
+        return False
+    if footprint.collective in (MEASURED, NO_COLLECTIVE):
+        return False
+    built = replace(footprint, collective=MEASURED)
+    try:
+        decode_step(instance, pool, built)
+        for cohort in instance.workload.cohorts:
+            prompt_s(instance, pool, built, cohort)
+    except CollectiveUnavailable:
+        return False
+    return True
 
 
 def measured_session_s(instance: Instance, footprint: Footprint, cohort: Cohort) -> Fraction | None:

@@ -13,10 +13,10 @@ from itertools import combinations, product
 
 from instances.fleet import Pool
 from instances.instance import Instance
-from instances.quantity import human_seconds
 from optimizer.checks import uniform_cards
+from optimizer.collective_choice import Priced, without_replaced, without_slower
 from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable
-from optimizer.configurations import configurations, spans
+from optimizer.configurations import configurations, reject_connections, reject_span, spans
 from optimizer.errors import TooLargeError
 from optimizer.footprints import check_degrees, check_lanes, check_stages
 from optimizer.legality import Rule
@@ -45,10 +45,6 @@ LISTING_SHARE = 0.5
 
 #: More kinds than this and the tables decline the problem.
 MAX_KINDS = 20_000
-
-
-def _no_slower(mine: Sequence[Fraction], other: Sequence[Fraction]) -> bool:
-    return all(a <= b for a, b in zip(mine, other, strict=True))
 
 
 class _Builder:
@@ -81,9 +77,11 @@ class _Builder:
             if broken is not None:
                 self.reject(footprint, broken.rule, broken.amount, broken.unit, broken.message)
             elif not servers:
-                self.reject_span(pool, footprint)
-            elif self.has_cut(pool, footprint):
-                found += self.batches(footprint, servers)
+                self.rejections.append(reject_span(pool, footprint))
+            else:
+                servers = self.connected(pool, footprint, servers)
+                if servers and self.has_cut(pool, footprint):
+                    found += self.batches(footprint, servers)
         worthwhile, beaten = (found, []) if self.keep_all else screen(self.instance, pool, found)
         self.rejections += beaten
         for footprint in worthwhile:
@@ -135,22 +133,18 @@ class _Builder:
             else:
                 yield from (replace(built, num_servers=span) for span in servers)
 
-    def reject_span(self, pool: Pool, footprint: Footprint) -> None:
-        label, cards = footprint.parallel.label(), footprint.parallel.num_cards
-        if cards > pool.num_cards:
-            short = cards - pool.num_cards
-            text = f"{label} needs {cards} cards; pool {pool.name!r} has {pool.num_cards}"
-            self.reject(footprint, "num_cards", short, "cards", text)
-        elif pool.fabric_between is None and cards > pool.server.num_cards:
-            short = cards - pool.server.num_cards
-            text = (
-                f"{label} exceeds a server's {pool.server.num_cards} cards and pool {pool.name!r} "
-                f"has no fabric_between"
-            )
-            self.reject(footprint, "span", short, "cards", text)
-        else:
-            text = f"no equal number of cards on several servers of {pool.name!r} makes {cards}"
-            self.reject(footprint, "uneven_span", 1, "cards", text)
+    def connected(
+        self, pool: Pool, footprint: Footprint, servers: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the numbers of servers that connections allow; a rejection of each other one."""
+        kept = list[int]()
+        for count in servers:
+            refused = reject_connections(pool, replace(footprint, num_servers=count))
+            if refused is None:
+                kept.append(count)
+            else:
+                self.rejections.append(refused)
+        return tuple(kept)
 
     def memory_rows(self, pool: Pool, footprint: Footprint) -> tuple[MemoryRow, ...]:
         """Return what sessions take on a card of each stage; equal rows once."""
@@ -189,35 +183,21 @@ class _Builder:
         names: tuple[str, ...] = (NO_COLLECTIVE,)
         works = self.works(footprint)
         if reduces(works):
-            names = self.instance.search.collectives
-        priced: list[tuple[Footprint, tuple[Fraction, ...]]] = []
+            names = self.instance.search.collective_options
+        priced: list[Priced] = []
         for name in names:
             built = replace(footprint, collective=name)
             try:
                 priced.append((built, self.services(pool, built, works)))
             except CollectiveUnavailable as error:
                 self.reject(built, error.rule, built.parallel.num_cards, "ranks", str(error))
+        priced, replaced = without_replaced(priced)
+        self.rejections += replaced
         if self.instance.search.deployment == "mixed" and not self.keep_all:
-            priced = self.without_slower(priced)
+            priced, slower = without_slower(priced)
+            self.rejections += slower
         for built, services in priced:
             self.candidates.append(self.candidate(pool_index, pool, built, services))
-
-    def without_slower(
-        self, priced: list[tuple[Footprint, tuple[Fraction, ...]]]
-    ) -> list[tuple[Footprint, tuple[Fraction, ...]]]:
-        """Leave out collectives that another one equals or beats for every cohort."""
-        kept: list[tuple[Footprint, tuple[Fraction, ...]]] = []
-        for built, services in sorted(priced, key=lambda item: item[1]):
-            faster = (other for other in kept if _no_slower(other[1], services))
-            best = next(faster, None)
-            if best is None:
-                kept.append((built, services))
-                continue
-            slower = max(a - b for a, b in zip(services, best[1], strict=True))
-            text = f"{built.collective} takes {human_seconds(slower)} a session longer than "
-            text += best[0].collective
-            self.reject(built, "slower_collective", slower, "s", text)
-        return kept
 
     def works(self, footprint: Footprint) -> tuple[StageWork, ...]:
         """Return the work of a step, which servers and collectives do not change."""

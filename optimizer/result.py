@@ -180,7 +180,7 @@ class RejectionDocument(Document):
 class ThresholdDocument(Document):
     """How far one input must move before a rejected candidate is admitted."""
 
-    input: Literal["deadline_s", "memory_bytes"]
+    input: Literal["deadline_s", "memory_bytes", "cache_bytes", "max_setup_s"]
     pool: str
     parallel: ParallelDocument
     stages: list[int] = Field(default_factory=list)

@@ -19,6 +19,7 @@ from instances.instance import Instance
 from instances.quantity import human_bytes
 from optimizer.arrays.memory import Floats, Ints
 from optimizer.arrays.prices import PriceArrays, footprint_arrays, price_arrays
+from optimizer.collectives import MEASURED
 from optimizer.errors import TooLargeError
 from optimizer.peak import usable_bytes
 from optimizer.plan import Footprint
@@ -149,7 +150,7 @@ def screen(
             rejections.append(short)
         else:
             entries.append(entry)
-    if not is_replaceable(instance) or instance.measurements:  # arrays know no measured times
+    if not is_replaceable(instance) or not _are_times_known(instance, pool):
         return [entry.footprint for entry in entries], rejections
     screened, kept = _Screen(instance), []
     for entry in sorted(entries, key=lambda e: (float(e.slowest.sum()), e.footprint)):
@@ -162,6 +163,14 @@ def screen(
     return kept, rejections
 
 
+def _are_times_known(instance: Instance, pool: Pool) -> bool:
+    """Whether arrays have the times: not by links or initiators, nor all that are measured."""
+    fabrics = [f for f in (pool.server.fabric, pool.fabric_between) if f is not None]
+    others = [t for f in fabrics for t in f.measured if t.operation != "all_reduce"]
+    is_started = any(f.initiator is not None for f in fabrics)
+    return not (instance.measurements or pool.topologies or others or is_started)
+
+
 def _entries(
     instance: Instance, pool: Pool, footprints: Sequence[Footprint], usable: int
 ) -> Iterator[_Entry]:
@@ -170,7 +179,7 @@ def _entries(
     plain = list(dict.fromkeys(replace(footprint, batch=1) for footprint in footprints))
     place = {footprint: n for n, footprint in enumerate(plain)}
     priced: list[PriceArrays] = []
-    for name in instance.search.collectives:
+    for name in instance.search.collective_options:
         arrays = footprint_arrays(instance, [replace(f, collective=name) for f in plain])
         priced.append(price_arrays(instance, pool, arrays, np.array(batches)))
     micro_batches = np.array([footprint.micro_batches for footprint in plain])
@@ -194,6 +203,12 @@ def _times(
     worst = np.stack([(counts + fill) * p.last_s + p.prompt_s[:, None, :] for p in priced])
     best = np.stack([counts * p.first_s + p.prompt_s[:, None, :] for p in priced])
     worst, best = np.nan_to_num(worst, nan=np.inf), np.nan_to_num(best, nan=np.inf)
+    if MEASURED in instance.search.collective_options:  # it replaces the others where it has times
+        measured = instance.search.collective_options.index(MEASURED)
+        is_known = np.isfinite(worst[measured]).all(axis=2, keepdims=True)
+        others = [n for n in range(len(priced)) if n != measured]
+        worst[others] = np.where(is_known, np.inf, worst[others])
+        best[others] = np.where(is_known, np.inf, best[others])
     choice = worst.sum(axis=3).argmin(axis=0)
     slowest = np.take_along_axis(worst, choice[None, :, :, None], axis=0)[0]
     return slowest, best.min(axis=0)

@@ -12,19 +12,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from instances.fleet import Pool
-from instances.hardware import FabricSpec
 from instances.instance import Instance
 from instances.tensors import StatePart
 from instances.workload import Cohort
-from optimizer.collectives import (
-    NO_COLLECTIVE,
-    CollectiveUnavailable,
-    all_reduce_s,
-    all_to_all_s,
-    reduce_scatter_s,
-    send_s,
-)
 from optimizer.ownership import stage_places
+from optimizer.place import Place
 from optimizer.plan import Footprint
 from optimizer.shards import card_entry_bytes
 from optimizer.work import Exchange, Operator, StageWork, StepLoad, stage_work
@@ -94,69 +86,6 @@ class StepTime:
         """
         slowest = max(stage.at(tokens) for stage in self.stages)
         return Fraction((self.micro_batches - 1) * slowest, self.unit)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a footprint's groups of cards meet: the pool and the cards it takes in each server."""
-
-    pool: Pool
-    footprint: Footprint
-
-    @property
-    def cards_per_server(self) -> int:
-        """Cards the instance takes in each server it spans; at least one, whatever a plan says."""
-        return max(self.footprint.parallel.num_cards // max(self.footprint.num_servers, 1), 1)
-
-    def servers_of(self, block: int) -> int:
-        """Servers that an aligned block of consecutive cards spans.
-
-        Raises CollectiveUnavailable where blocks straddle server boundaries unevenly.
-        """
-        each = self.cards_per_server
-        if block <= each and each % block == 0:
-            return 1
-        if block % each == 0:
-            return block // each
-        raise CollectiveUnavailable(
-            "alignment",
-            f"groups of {block} cards do not line up with {each} cards in each server",
-        )
-
-    def fabric(self, servers: int) -> FabricSpec:
-        """Return the slowest fabric that a group on so many servers crosses."""
-        if servers == 1:
-            return self.pool.server.fabric
-        if self.pool.fabric_between is None:
-            raise CollectiveUnavailable("span", f"pool {self.pool.name!r} has no fabric_between")
-        return self.pool.fabric_between
-
-    def exchange_s(self, exchange: Exchange) -> Fraction:
-        """Seconds of one exchange; raises CollectiveUnavailable."""
-        servers = self.servers_of(exchange.block)
-        fabric = self.fabric(servers)
-        size, link = exchange.message_bytes, (fabric.alpha_s, fabric.bandwidth_bytes_per_s)
-        if exchange.kind == "send":
-            return send_s(size, *link)
-        if exchange.kind == "all_to_all":
-            return all_to_all_s(exchange.ranks, size, *link)
-        if exchange.kind == "reduce_scatter":
-            return reduce_scatter_s(exchange.ranks, size, *link)
-        name = self.footprint.collective
-        if name == NO_COLLECTIVE:
-            raise CollectiveUnavailable("collective", "several cards need a collective")
-        return all_reduce_s(name, fabric, exchange.ranks, servers, size)
-
-    def handoff_s(self, sent_bytes: Fraction, stage: int = 0) -> Fraction:
-        """Seconds of handing on a stage's result to the next one; the last returns to the first.
-
-        It stays inside a server only if both stages lie in the same one.
-        """
-        size, pp = self.footprint.parallel.stage_cards, self.footprint.parallel.pp
-        ends = [place * size + end for place in (stage, (stage + 1) % pp) for end in (0, size - 1)]
-        is_inside = len({card // self.cards_per_server for card in ends}) == 1
-        fabric = self.fabric(1 if is_inside else self.footprint.num_servers)
-        return send_s(sent_bytes, fabric.alpha_s, fabric.bandwidth_bytes_per_s)
 
 
 def step_load(instance: Instance, footprint: Footprint) -> StepLoad:
@@ -301,6 +230,17 @@ def decode_works(instance: Instance, footprint: Footprint) -> tuple[StageWork, .
     return tuple(_works(instance, footprint, step_load(instance, footprint)))
 
 
+def prompt_works(instance: Instance, footprint: Footprint, cohort: Cohort) -> tuple[StageWork, ...]:
+    """Return what the cards of every stage do to read a session's prompt in one step."""
+    load = replace(
+        step_load(instance, footprint),
+        decode_sessions=0,
+        prefill_tokens=cohort.prompt_tokens,
+        prefill_before=cohort.context_tokens,
+    )
+    return tuple(_works(instance, footprint, load))
+
+
 def prompt_s(instance: Instance, pool: Pool, footprint: Footprint, cohort: Cohort) -> Fraction:
     """Return the seconds of reading a session's prompt in one step through all stages; 0 without.
 
@@ -308,12 +248,6 @@ def prompt_s(instance: Instance, pool: Pool, footprint: Footprint, cohort: Cohor
     """
     if not cohort.prompt_tokens:
         return Fraction(0)
-    load = replace(
-        step_load(instance, footprint),
-        decode_sessions=0,
-        prefill_tokens=cohort.prompt_tokens,
-        prefill_before=cohort.context_tokens,
-    )
-    works = list(_works(instance, footprint, load))
+    works = prompt_works(instance, footprint, cohort)
     step = compile_step(Place(pool, footprint), works, peak_flops_per_s(instance, pool), 1)
     return step.at(cohort.context_tokens + cohort.prompt_tokens)

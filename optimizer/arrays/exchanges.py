@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from instances.fleet import Pool
-from instances.hardware import FabricSpec
+from instances.hardware import MeasuredCollective
 from optimizer.arrays.memory import COLLECTIVES, Flags, Floats, FootprintArrays, Ints
-
-_NONE, _RING, _TREE, _MEASURED = range(len(COLLECTIVES))
+from optimizer.collectives import MEASURED
 
 
 class Network:
@@ -56,32 +55,54 @@ class Network:
         return (ranks - 1)[:, None] * (alpha + message / ranks[:, None] * per_byte)
 
     def all_reduce_s(self, ranks: Ints, block: Ints, message: Floats) -> Floats:
-        """AllReduce among `ranks` cards of a block, each footprint by its own collective."""
-        servers = self.servers_of(block)
-        alpha, per_byte = self.link(servers)
-        count = ranks[:, None]
+        """AllReduce among `ranks` cards of a block, each footprint by the fastest it may use."""
+        servers, count = self.servers_of(block), ranks[:, None]
         shape = np.broadcast_shapes(message.shape, count.shape)
-        found = np.full(shape, np.nan)
-        chosen = self.arrays.collective
-        ring = 2 * (count - 1) * (alpha + message / count * per_byte)
-        rows = chosen == _RING
-        found[rows] = ring[rows]
-        tree = 2 * np.log2(count) * (alpha + message * per_byte)
-        rows = (chosen == _TREE) & (ranks & (ranks - 1) == 0)
-        found[rows] = tree[rows]
-        self._look_up(found, np.broadcast_to(message, shape), ranks, servers)
+        sent, found = np.broadcast_to(message, shape), np.full(shape, np.nan)
+        for bit, name in enumerate(COLLECTIVES):
+            rows = (self.arrays.collective >> bit & 1).astype(bool)
+            if rows.any():
+                seconds = np.broadcast_to(self._named_s(name, ranks, servers, sent), shape)
+                found[rows] = np.fmin(found, seconds)[rows]
+                if name == MEASURED:  # which replaces the model where it has a time
+                    measured = seconds[rows]
+                    found[rows] = np.where(np.isnan(measured), found[rows], measured)
         return found
 
-    def _look_up(self, found: Floats, message: Floats, ranks: Ints, servers: Ints) -> None:
-        """Fill in measured times: the next larger size, as 6.5.1 does; NaN beyond the last one."""
-        chosen = (self.arrays.collective == _MEASURED) & (servers > 0)
-        for num_ranks, span in set(zip(ranks[chosen], servers[chosen], strict=True)):
+    def _named_s(self, name: str, ranks: Ints, servers: Ints, message: Floats) -> Floats:
+        """AllReduce by one collective; NaN where it does not exist."""
+        count, (alpha, per_byte) = ranks[:, None], self.link(servers)
+        ring = 2 * (count - 1) * (alpha + message / count * per_byte)
+        if name == "ring":
+            return ring
+        if name == MEASURED:
+            return self._measured_s(message, ranks, servers)
+        is_double = (ranks & (ranks - 1) == 0)[:, None]
+        rounds = 2 * np.log2(count)
+        if name == "tree":
+            return np.where(is_double, rounds * (alpha + message * per_byte), np.nan)
+        if name == "halving_doubling":
+            sent = 2 * (count - 1) / count * message * per_byte
+            return np.where(is_double, rounds * alpha + sent, np.nan)
+        if name != "hierarchical":
+            return np.full(message.shape, np.nan)  # goes by links, which arrays do not know
+        span = np.maximum(servers, 1)[:, None]
+        each, (alpha_in, per_byte_in) = count / span, self.link(np.ones_like(servers))
+        inside = 2 * (each - 1) * (alpha_in + message / each * per_byte_in)
+        across = 2 * (span - 1) * (alpha + message / count * per_byte)
+        is_spread = (servers > 1)[:, None] & (each > 1) & (count % span == 0)
+        return np.where(is_spread | (count == 1), np.where(count > 1, inside + across, 0), np.nan)
+
+    def _measured_s(self, message: Floats, ranks: Ints, servers: Ints) -> Floats:
+        """Look measured times up: the fastest table of the size; NaN where none covers it."""
+        found = np.full(message.shape, np.nan)
+        for num_ranks, span in set(zip(ranks.tolist(), servers.tolist(), strict=True)):
             fabric = self.pool.server.fabric if span == 1 else self.pool.fabric_between
-            rows = chosen & (ranks == num_ranks) & (servers == span)
-            times = None if fabric is None else _measured(fabric, int(num_ranks), int(span))
-            if times is not None:
-                sizes, seconds = times
-                found[rows] = seconds[np.searchsorted(sizes, message[rows])]
+            rows = (ranks == num_ranks) & (servers == span)
+            for table in () if fabric is None else fabric.measured:
+                if (table.operation, table.ranks, table.servers) == ("all_reduce", num_ranks, span):
+                    found[rows] = np.fmin(found[rows], _measured(table, message[rows]))
+        return found
 
     def handoffs_s(self, sent: Floats, back: float) -> Floats:
         """Every stage's message to the next one, and the last one's of `back` bytes to the first.
@@ -104,14 +125,17 @@ class Network:
         return only_where(arrays.pp > 1, onwards + across + last)
 
 
-def _measured(fabric: FabricSpec, ranks: int, servers: int) -> tuple[Floats, Floats] | None:
-    """Return the sizes of a table and their times, with NaN after the last one."""
-    for table in fabric.measured:
-        if (table.ranks, table.servers) == (ranks, servers):
-            sizes = np.array([float(row.message_bytes) for row in table.rows])
-            seconds = np.array([float(row.time_s) for row in table.rows] + [np.nan])
-            return sizes, seconds
-    return None
+def _measured(table: MeasuredCollective, message: Floats) -> Floats:
+    """Return the times of one table by its policy, with NaN after its last size."""
+    sizes = np.array([float(row.message_bytes) for row in table.rows])
+    seconds = np.array([float(row.time_s) for row in table.rows] + [np.nan])
+    if table.policy == "next_larger_size":
+        return seconds[np.searchsorted(sizes, message)]
+    at, rows = np.maximum(message, sizes[0]), sizes
+    if table.policy == "log_linear":
+        at, rows = np.log2(at), np.log2(sizes)
+    between = np.interp(at, rows, seconds[:-1])
+    return np.where(message > sizes[-1], np.nan, between)
 
 
 def only_where(flags: Flags, seconds: Floats) -> Floats:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from instances.collectives import CollectiveName
 from instances.formats import FORMAT_BITS, ModelFormats
 from instances.instance import Instance
 from instances.model import ModelSpec
 from instances.tensors import StatePart, Tensor
 from instances.workload import Cohort
-from optimizer.collectives import NO_COLLECTIVE
+from optimizer.collectives import NO_COLLECTIVE, collective_names
 from optimizer.errors import TooLargeError
 from optimizer.plan import Footprint
 
@@ -29,8 +31,8 @@ Flags = npt.NDArray[np.bool_]
 MAX_WHOLE = 2**62
 #: Largest degree and most cards, so that a product of two fits.
 MAX_DEGREE = 10**9
-#: Collectives by the number that stands for them in a column.
-COLLECTIVES = (NO_COLLECTIVE, "ring", "tree", "measured")
+#: Collectives by the bit that stands for them in a column.
+COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
 
 _DEGREES = ("dp", "pp", "tp", "cp", "ep", "sp", "dcp", "copies", "redundant")
 
@@ -41,7 +43,7 @@ class FootprintArrays:
 
     `first_layer` [N, S + 1] has the first layer of each stage, then the number of layers; `layers`
     [N, S, G] counts the layers of each group on each stage. A footprint with fewer than S stages
-    has empty ones at the end. `collective` indexes `COLLECTIVES`.
+    has empty ones at the end. `collective` has a bit for each of `COLLECTIVES` that is allowed.
     """
 
     dp: Ints
@@ -89,10 +91,14 @@ class FootprintArrays:
         return int(self.layers.shape[1])
 
 
-def _collective_index(name: str) -> int:
-    if name not in COLLECTIVES:
-        raise ValueError(f"no collective is named {name!r}")
-    return COLLECTIVES.index(name)
+def _collective_bits(collective: str) -> int:
+    names = collective_names(collective)
+    if names == (NO_COLLECTIVE,):
+        return 0
+    for name in names:
+        if name not in COLLECTIVES:
+            raise ValueError(f"no collective is named {name!r}")
+    return sum(1 << COLLECTIVES.index(name) for name in names)
 
 
 def _stage_counts(model: ModelSpec, footprint: Footprint) -> tuple[int, ...]:
@@ -139,7 +145,7 @@ def footprint_arrays(instance: Instance, footprints: Sequence[Footprint]) -> Foo
         **columns,
         num_servers=_column([footprint.num_servers for footprint in footprints]),
         micro_batches=_column([footprint.micro_batches for footprint in footprints]),
-        collective=_column([_collective_index(footprint.collective) for footprint in footprints]),
+        collective=_column([_collective_bits(footprint.collective) for footprint in footprints]),
         first_layer=first,
         layers=before[first[:, 1:]] - before[first[:, :-1]],
     )

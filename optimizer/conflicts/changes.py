@@ -57,6 +57,14 @@ def with_servers(instance: Instance, index: int, num_servers: int) -> Instance:
     return with_pool(instance, index, pool)
 
 
+def with_connections(instance: Instance, index: int, **fields: Any) -> Instance:
+    """Return the instance with other limits on the connections of one pool, which has some."""
+    pool = instance.fleet.pools[index]
+    assert pool.connections is not None
+    connections = rebuilt(pool.connections, instance.name, **fields)
+    return with_pool(instance, index, rebuilt(pool, instance.name, connections=connections))
+
+
 def with_server_cards(instance: Instance, index: int, num_cards: int) -> Instance:
     """Return the instance with another number of cards in each server of one pool."""
     pool = instance.fleet.pools[index]

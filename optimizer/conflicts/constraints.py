@@ -16,12 +16,14 @@ from itertools import product
 from typing import get_args
 
 from instances.budget import LIMITED
-from instances.instance import CollectiveName, Instance
+from instances.collectives import CollectiveName
+from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from optimizer.configurations import is_plain
 from optimizer.conflicts.changes import (
     rebuilt,
     with_cohort,
+    with_connections,
     with_fields,
     with_limit,
     with_memory,
@@ -78,6 +80,7 @@ def constraints_of(instance: Instance) -> list[Constraint]:
         *_deadlines(instance),
         *_limits(instance),
         *_memory(instance),
+        *_connections(instance),
         *_choices(instance),
         *_lists(instance),
         *_cards(instance),
@@ -156,6 +159,21 @@ def _memory(instance: Instance) -> Iterator[Constraint]:
         )
         drop = partial(with_memory, index=i, memory_bytes=ample)
         yield Constraint(f"memory of pool {pool.name!r}", text, (drop,), cuts_depend_on_memory)
+
+
+def _connections(instance: Instance) -> Iterator[Constraint]:
+    for i, pool in enumerate(instance.fleet.pools):
+        spec = pool.connections
+        if spec is None or pool.fabric_between is None:
+            continue  # no serving instance needs any
+        if spec.cache_bytes is not None:
+            text = f"{spec.organisation}, {human_bytes(spec.cache_bytes)} a NIC"
+            drop = partial(with_connections, index=i, cache_bytes=None)
+            yield Constraint(f"NIC cache of pool {pool.name!r}", text, (drop,))
+        if spec.max_setup_s is not None:
+            text = f"{spec.organisation}, at most {human_seconds(spec.max_setup_s)}"
+            drop = partial(with_connections, index=i, max_setup_s=None)
+            yield Constraint(f"connection set-up of pool {pool.name!r}", text, (drop,))
 
 
 def _choices(instance: Instance) -> Iterator[Constraint]:

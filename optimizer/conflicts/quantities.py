@@ -17,6 +17,7 @@ from optimizer.conflicts.changes import (
     with_server_cards,
     with_servers,
 )
+from optimizer.conflicts.connections import connection_axes
 from optimizer.conflicts.constraints import (
     BILLED,
     ample_memory_bytes,
@@ -32,10 +33,12 @@ SCANNED = 16
 
 
 def quantity_axes(instance: Instance) -> Iterator[Axis]:
-    """Yield memory and workspace, servers, then sessions and context of each cohort."""
+    """Yield memory, workspace, connections, servers, then sessions and context of each cohort."""
     for i in range(len(instance.fleet.pools)):
         yield from _memory(instance, i)
     yield from _workspace(instance)
+    for i in range(len(instance.fleet.pools)):
+        yield from connection_axes(instance, i)
     for i in range(len(instance.fleet.pools)):
         yield from _servers(instance, i)
     for i in range(len(instance.workload.cohorts)):

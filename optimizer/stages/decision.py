@@ -14,11 +14,12 @@ from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable, send_s
 from optimizer.legality import check_config
 from optimizer.ownership import StagePlace
 from optimizer.parallel import ParallelConfig
+from optimizer.place import Place
 from optimizer.plan import Footprint
 from optimizer.shards import card_entry_bytes
 from optimizer.stages.building import capacity_problem
 from optimizer.stages.problem import StageProblem
-from optimizer.steps import Place, compile_step, peak_flops_per_s
+from optimizer.steps import compile_step, peak_flops_per_s
 from optimizer.work import StageWork, StepLoad, stage_work
 
 
@@ -127,7 +128,7 @@ class _StageClock:
 
     def seconds(self, work: StageWork) -> Fraction:
         """Time of some work with the fastest collective there is; raises InputError if none."""
-        names = self.instance.search.collectives if work.exchanges else (NO_COLLECTIVE,)
+        names = self.instance.search.collective_options if work.exchanges else (NO_COLLECTIVE,)
         peak, times, reason = peak_flops_per_s(self.instance, self.pool), [], ""
         for name in names:
             place = Place(self.pool, replace(self.footprint, collective=name))

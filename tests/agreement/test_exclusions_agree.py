@@ -33,7 +33,7 @@ from optimizer.variants.solver import VariantSolver
 Counts = tuple[tuple[int, int], ...]
 Values = tuple[Fraction, ...]
 BACKENDS: tuple[type[Formulation], ...] = (HighsDeployment, CpSatDeployment, CbcDeployment)
-NUM_SEEDS, BLOCK = 170, 10
+NUM_SEEDS, BLOCK = 180, 10
 #: Chains of more deployments than this take long and show nothing new.
 MOST_DEPLOYMENTS = 7
 

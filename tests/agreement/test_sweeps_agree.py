@@ -16,7 +16,7 @@ from optimizer.frontiers.deadline import deadline_cohorts, with_deadline
 from optimizer.generate import tiny_instance
 
 ONE = SolveOptions(threads=1)
-NUM_SEEDS, BLOCK, GRID = 160, 20, 24
+NUM_SEEDS, BLOCK, GRID = 180, 20, 24
 
 
 def is_small(instance: Instance) -> bool:

@@ -124,7 +124,7 @@ RULES: list[Callable[[dict[str, Any]], str]] = [
     _set(("decision",), "guess", r"\bdecision\b"),
     *(_other_decision, _both_sections),
     _set(("faults",), _fault(pool="moon"), r"faults\[0\]\.pool\b.*'moon'"),
-    _set(("faults",), _fault(card=8), r"faults\[0\].*card 8"),
+    _set(("faults",), _fault(card=88), r"faults\[0\].*card 88"),
     _set(("faults",), _fault(server=9), r"faults\[0\].*server 9"),
     _set(("faults",), _fault(stall_s=0), r"faults\[0\]\.stall_s"),
     _set(("faults",), _fault() * 65, r"\bfaults\b"),

@@ -22,17 +22,17 @@ from instances.io import example_names, example_text
 SENTENCES: dict[str, str | None] = {
     "deepseek-r1-32xh100": "32 cards = 1 instance × DP8·PP4…",
     "deepseek-v4-pro-3xh200": "24 cards = 3 instances × TP8, batch 2 (ring)",
-    "four-sessions-128k": "8 cards = 4 instances × TP2 (ring)",
-    "four-sessions-32k": "8 cards = 4 instances × TP2 (ring)",
-    "four-sessions-fault": "8 cards = 4 instances × TP2 (ring)",
+    **{f"four-sessions-{n}": "8 cards = 4 instances × TP2…" for n in ("128k", "32k", "fault")},
+    "framework-allreduce": "8 cards = 1 instance × TP8 (measured)",
     "infeasible-deadline": None,
     "long-context-cp": "16 cards = 1 instance × TP8·CP2…",
     "mixed-wins": "8 cards = 2 instances × TP2 (ring) + 1 instance × TP4 (ring)",
     "one-session-50ms": "8 cards = 1 instance × TP8 (ring)",
     "qwen3-235b-8xh100": "8 cards = 1 instance × DP2·TP4…",
+    "sixteen-in-one-domain": "8 of 16 cards = 1 instance × TP8 (ring)",
     "two-servers-one-session": "8 of 16 cards = 1 instance × TP8 (ring)",
 }
-SIDE_EXAMPLES = ("qwen3-235b-experts-skewed", "r1-bf16-64xa800-stages")
+SIDE_EXAMPLES = [n for n in example_names() if "decision" in json.loads(example_text(n))]
 COMMANDS = ("solve", "verify", "explain", "model", "schema", "catalog", "examples")
 
 Capture = pytest.CaptureFixture[str]

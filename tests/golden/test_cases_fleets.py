@@ -13,8 +13,8 @@ from optimizer import SolveOptions, solve
 from optimizer.checks import check_structure, sessions_in_order
 from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
 from optimizer.parallel import ParallelConfig
+from optimizer.place import Place
 from optimizer.plan import CardId, Footprint, Plan, ServingInstance
-from optimizer.steps import Place
 from optimizer.work import StepLoad, stage_work
 
 ONE_THREAD = SolveOptions(threads=1)

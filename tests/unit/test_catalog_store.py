@@ -20,18 +20,11 @@ from instances.catalog_store import (
 from instances.engine import EngineProfile
 from instances.model import ModelSpec
 from instances.quantity import parse_quantity
+from instances.topology import Topology
 from optimizer.inventory import weight_bytes
 
 ALL_ENTRIES = [(kind, name) for kind in catalog_kinds() for name in catalog_names(kind)]
-DENSE = {
-    "num_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "ffn_size",
-    "qk_norm",
-    "qkv_bias",
-}
+DENSE = {"num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_size", "qk_norm", "qkv_bias"}
 COMMON = {"hidden_size", "vocab_size", "tied_embeddings", "formats"}
 OPTIONAL = {"residual_streams", "tables", "extra", "parts"}
 FIELDS = {
@@ -42,11 +35,13 @@ FIELDS = {
         "peak_flops_per_s",
         "power_w",
     },
-    "fabrics": {"alpha_s", "bandwidth_bytes_per_s", "measured"},
+    "fabrics": {"alpha_s", "bandwidth_bytes_per_s", "measured", "topology"},
     "servers": {"accelerator", "num_cards", "fabric", "power_w"},
-    "measurements": {"operation", "ranks", "servers", "policy", "rows"},
+    "measurements": {"operation", "ranks", "servers", "variant", "policy", "rows"},
     "engines": set(EngineProfile.model_fields) - {"name", "sources"},
 }
+TOPOLOGY: TypeAdapter[Any] = TypeAdapter(Topology)
+MAY_BE_ZERO = {"start_s", "hop_latency_s", "network_latency_s"}
 SUFFIXES = {
     "_bytes_per_s": "bytes_per_s",
     "_flops_per_s": "flops_per_s",
@@ -58,6 +53,8 @@ SUFFIXES = {
 
 def fields_of(kind: str, entry: dict[str, Any]) -> set[str]:
     """Return the fields an entry must have: a model is written flat or as groups of layers."""
+    if kind == "topologies":
+        return set(type(TOPOLOGY.validate_python(entry)).model_fields) - {"name", "sources"}
     if kind != "models":
         return FIELDS[kind]
     shape = FIELDS["models"] if "groups" in entry else COMMON | DENSE
@@ -87,8 +84,8 @@ def is_number(field: str, value: Any) -> bool:
     return isinstance(value, int | Decimal) or dimension_of(field) is not None
 
 
-def test_the_kinds_are_the_six_files() -> None:
-    kinds = "models accelerators fabrics servers measurements engines"
+def test_the_kinds_are_the_seven_files() -> None:
+    kinds = "models accelerators fabrics servers measurements engines topologies"
     assert catalog_kinds() == tuple(kinds.split())
 
 
@@ -100,9 +97,22 @@ def test_names_are_sorted_and_complete() -> None:
     """
     assert catalog_names("models") == tuple(models.split())
     assert catalog_names("engines") == ("sglang", "tensorrt-llm", "textbook", "vllm")
-    assert catalog_names("fabrics") == ("infiniband-ndr", "nvlink-4")
+    assert catalog_names("fabrics") == (
+        "infiniband-ndr",
+        "infiniband-ndr-two-servers",
+        "nvlink-4",
+        "nvlink-4-measured",
+        "nvlink-4-nvswitch",
+    )
     assert catalog_names("servers") == ("hgx-h100",)
-    assert catalog_names("measurements") == ("allreduce-2x-hgx-h100",)
+    assert catalog_names("measurements") == (
+        "allgather-8x-h100-nccl",
+        "allreduce-2x-hgx-h100",
+        "allreduce-8x-h100-nccl",
+        "allreduce-8x-h100-sglang",
+        "allreduce-8x-h100-tensorrt-llm",
+        "alltoall-8x-h100-nccl",
+    )
     accelerators = catalog_names("accelerators")
     assert accelerators == tuple(sorted(accelerators))
     assert {"h100-sxm", "h200-sxm", "b200-sxm", "mi300x"} <= set(accelerators)
@@ -156,7 +166,7 @@ def test_every_quantity_is_text_with_a_unit_or_a_count_and_is_readable(
         for leaf_field, value in leaves(field, entry[field]):
             dimension = dimension_of(leaf_field)
             if dimension is not None and value is not None:
-                assert parse_quantity(value, dimension) > 0
+                assert parse_quantity(value, dimension) > 0 or leaf_field in MAY_BE_ZERO
 
 
 @pytest.mark.parametrize("name", catalog_names("engines"))

@@ -148,8 +148,8 @@ def test_span_only_a_fabric_between_servers_lets_an_instance_cross_them() -> Non
 
 
 def test_uneven_span_every_server_gives_equally_many_cards() -> None:
-    assert broken(problem(servers=2), serve("0/0 0/1 1/0 1/1")) == []
-    assert broken(problem(servers=2), serve("0/0 0/1 0/2 1/1")) == first("uneven_span", 2)
+    for card, wanted in (("1/0", []), ("0/2", first("uneven_span", 2))):
+        assert broken(problem(servers=2), serve(f"0/0 0/1 {card} 1/1", use="measured")) == wanted
 
 
 def test_collective_must_be_among_those_of_the_search() -> None:
@@ -170,6 +170,14 @@ def test_tree_power_of_two_the_tree_refuses_three_ranks() -> None:
     assert broken(problem(model=three_heads), serve("0/0 0/1", use="tree")) == []
     plan = serve("0/0 0/1 0/2", use="tree")
     assert broken(problem(model=three_heads), plan) == first("tree_power_of_two", 3)
+
+
+def test_measured_a_table_that_covers_all_messages_replaces_the_model() -> None:
+    """The message is 16 B; the table of four ranks on two servers ends there, or a byte before."""
+    modelled = serve("0/0 0/1 1/0 1/1", use="ring")
+    assert broken(problem(servers=2), modelled) == first("measured", 1)
+    for other in (problem(servers=2, last_row=15), problem(servers=2, collectives=["ring"])):
+        assert broken(other, modelled) == []
 
 
 def test_no_measurement_the_table_must_cover_ranks_servers_and_message() -> None:

@@ -33,8 +33,9 @@ from optimizer.operators import (
 from optimizer.ownership import card_weight_parts, session_bytes, stage_places
 from optimizer.parallel import ParallelConfig
 from optimizer.peak import usable_bytes
+from optimizer.place import Place
 from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
-from optimizer.steps import Place, compile_step, decode_step, peak_flops_per_s, step_load
+from optimizer.steps import compile_step, decode_step, peak_flops_per_s, step_load
 from optimizer.work import StageWork, stage_work
 
 KIB, MIB, GIB, GB = 2**10, 2**20, 2**30, 10**9

@@ -110,7 +110,7 @@ def test_any_model_and_any_split_occur() -> None:
 
 def test_searches_leave_room_for_every_degree() -> None:
     priced: Counter[str] = Counter()
-    for instance in map(tiny_instance, range(150)):
+    for instance in map(tiny_instance, range(200)):
         shapes = Queues(instance, 10**6).shapes
         for name in ("dp", "pp", "tp", "cp", "ep", "sp", "dcp", "copies"):
             priced[name] += any(getattr(shape.parallel, name) > 1 for shape in shapes)
@@ -166,12 +166,13 @@ def test_evaluate_accepts_the_oracle_plans_of_60_seeds() -> None:
 def _all_serving(instance: Instance) -> Iterator[ServingInstance]:
     """Yield a serving instance for every set of cards of a pool and every collective."""
     prices, first = FootprintPrices(instance), instance.workload.cohorts[0]
+    names = {"none", *COLLECTIVES, *instance.search.collective_options}
     for pool in instance.fleet.pools:
         cards = [
             CardId(*ids) for ids in product(range(pool.num_servers), range(pool.server.num_cards))
         ]
         for tp in range(1, len(cards) + 1):
-            for chosen, name in product(combinations(cards, tp), ("none", *COLLECTIVES)):
+            for chosen, name in product(combinations(cards, tp), sorted(names)):
                 serving = ServingInstance(pool.name, ParallelConfig(tp=tp), name, chosen)
                 built = serving.footprint
                 # Only what has no price at all is left out; evaluate judges the rest.

@@ -27,6 +27,9 @@ SEEN_BY_FORMULATIONS = {
     "result",
     "stages.problem",
     "experts.problem",
+    "slices.problem",
+    "ring_order.problem",
+    "placement.problem",
 }
 
 

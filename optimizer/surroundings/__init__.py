@@ -1,0 +1,1 @@
+"""What surrounds the cards: connection state and set-up, rewiring, and who starts requests."""
