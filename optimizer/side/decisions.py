@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points, version
 from typing import Any
 
@@ -114,6 +114,7 @@ def solve_side(
         record.offer(record.kind.improved(lambda: stopper.is_set() or time.monotonic() > enough))
         record.outcome = _first_answer(record, names, deadline, options, stopper)
         _verify(record, record.outcome)
+        record.outcome = _with_free_bound(record, record.outcome)
         if record.outcome.is_proof:
             record.opinion = record.kind.opinion(record.outcome.value) or _by_solver(
                 record, deadline, options, stopper
@@ -193,6 +194,20 @@ def _verify(record: SideRecord, outcome: SideOutcome) -> None:
     if outcome.value is not None and outcome.value != value:
         raise MismatchError(f"{outcome.solver} claims {outcome.value}, verified {value}")
     record.offer(outcome.answer)
+
+
+def _with_free_bound(record: SideRecord, outcome: SideOutcome) -> SideOutcome:
+    """Let a bound that needs no solver stand where a solver has proven nothing.
+
+    An answer that meets it is optimal, however the solver ended.
+    """
+    bound = None if outcome.is_proof else record.kind.bound()
+    if bound is None:
+        return outcome
+    if record.value() == bound:
+        record.limit, record.reason = None, ""
+        return SideOutcome("none", Termination.OPTIMAL, record.answer, bound, bound)
+    return outcome if outcome.bound is not None else replace(outcome, bound=bound)
 
 
 def _by_solver(

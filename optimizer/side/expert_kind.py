@@ -58,9 +58,13 @@ class ExpertKind(PlainKind):
         """The placement to beat."""
         return {} if answer is None else {"incumbent": answer}
 
+    def bound(self) -> Fraction:
+        """Least time of the busiest group, by loads and reads alone."""
+        return expert_bound(self.problem)
+
     def opinion(self, value: Fraction | None) -> SecondOpinion | None:
         """Compare with a bound, or enumerate all placements where they are few."""
-        if value is not None and value == expert_bound(self.problem):
+        if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the busiest group meets the solver-free bound")
         try:
             best = best_experts_exhaustively(self.problem, MAX_ORACLE_PLACEMENTS)

@@ -60,6 +60,10 @@ class SideKind(Protocol):
         """A good answer without a solver, the best found until `is_over`; None without one."""
         ...
 
+    def bound(self) -> Value | None:
+        """What no answer can beat, proven without a solver; None where nothing is known."""
+        ...
+
     def hint(self, answer: Any) -> dict[str, Any]:
         """Return what a formulation is told of a verified answer."""
         ...
@@ -100,6 +104,10 @@ class PlainKind:
         if value is None or best is None:
             return value is not None
         return bool(value > best if self.goals[0].is_maximised else value < best)
+
+    def bound(self) -> Value | None:
+        """Nothing is known without solving."""
+        return None
 
     def hint(self, answer: Any) -> dict[str, Any]:
         """Nothing: the statement is small enough."""

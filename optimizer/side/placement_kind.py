@@ -77,9 +77,13 @@ class PlacementKind(PlainKind):
         """The placement to beat."""
         return {} if answer is None else {"incumbent": answer}
 
+    def bound(self) -> Fraction | None:
+        """Every phase as fast as free cards allow; None where they are too few."""
+        return placement_bound(self.problem)
+
     def opinion(self, value: Fraction | None) -> SecondOpinion | None:
         """Compare with a bound, or enumerate all placements where they are few."""
-        bound = placement_bound(self.problem)
+        bound = self.bound()
         if value is None and bound is None:
             return SecondOpinion("bound", True, "too few free cards")
         if value is not None and value == bound:

@@ -90,10 +90,14 @@ class RingOrderKind(PlainKind):
         """Cards of a node next to each other, buffers moved to where they load least."""
         return improved_ring(self.problem, is_over)
 
+    def bound(self) -> RingValue:
+        """Least time of the busiest link, and least bytes between nodes."""
+        least_s, least_bytes = ring_bound(self.problem)
+        return least_s, Fraction(least_bytes)
+
     def opinion(self, value: RingValue | None) -> SecondOpinion | None:
         """Compare with a bound, or try all rings where they are few."""
-        least_s, least_bytes = ring_bound(self.problem)
-        if value == (least_s, Fraction(least_bytes)):
+        if value == self.bound():
             return SecondOpinion("bound", True, "the ring meets the solver-free bound")
         try:
             best = best_ring_exhaustively(self.problem, MAX_ORACLE_STEPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -23,6 +24,9 @@ from optimizer.slices.evaluation import (
     slice_bound,
 )
 from optimizer.slices.problem import Place, SlicePlacement, SliceProblem, SliceRequest
+
+#: Largest torus: that of the largest TPU pods, and half as much again.
+MAX_CHIPS = 16_384
 
 #: The oracle is asked when it needs to try no more places than this.
 MAX_ORACLE_STEPS = 200_000
@@ -46,6 +50,9 @@ def slice_problem(instance: Instance) -> SliceProblem:
     ]
     if len(set(decision.occupied)) != len(decision.occupied):
         raise InputError(instance.name, "slices.occupied", "a chip is listed twice")
+    if math.prod(extents) > MAX_CHIPS:
+        rule = f"{math.prod(extents)} chips are more than the {MAX_CHIPS} that can be searched"
+        raise InputError(instance.name, "slices.extents", rule)
     try:
         return SliceProblem(extents, frozenset(decision.occupied), tuple(requests))
     except ValueError as error:
@@ -78,9 +85,13 @@ class SliceKind(PlainKind):
         """Large slices first, each where most chips around it are taken."""
         return improved_slices(self.problem, is_over)
 
+    def bound(self) -> Fraction:
+        """Chips that no placement can exceed."""
+        return Fraction(slice_bound(self.problem))
+
     def opinion(self, value: Fraction | None) -> SecondOpinion | None:
         """Compare with a bound, or try all placements where they are few."""
-        if value is not None and value == slice_bound(self.problem):
+        if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the slices meet the solver-free bound")
         try:
             best = best_slices_exhaustively(self.problem, MAX_ORACLE_STEPS)

@@ -129,7 +129,7 @@ def test_all_methods_agree_with_brute_force(first: int) -> None:
         check(seed)
 
 
-@pytest.mark.parametrize("max_ticks", [4, 40])
+@pytest.mark.parametrize("max_ticks", [2, 12])
 @pytest.mark.parametrize("backend", BACKENDS[:2])
 def test_rounded_times_hide_no_better_placement(
     backend: str, max_ticks: int, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +155,7 @@ def test_rounded_times_hide_no_better_placement(
         assert outcome.termination is Termination.OPTIMAL, seed
         assert outcome.value == outcome.bound == expected[0], seed
     assert seen["closed"] >= 20
-    assert seen["improved"] >= 2
+    assert seen["improved"] >= 1
 
 
 def test_too_many_combinations_end_with_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def put(path: str, value: Any) -> Callable[[Document], None]:
 REPORTS = [
     (ONE, "Exchanges of a step", ("attention + ffn", "AllReduce, ring", "128", "1 x 8")),
     (HALVES, "Exchanges of a step", ("AllReduce, hierarchical", "6.784 ms, ring")),
-    (MOE, "Exchanges of a step", ("dispatch", "All-to-All, direct", "8 x 4", "8 of 8")),
+    (MOE, "Exchanges of a step", ("dispatch", "All-to-All, direct", "4 x 4", "4 of 4")),
     (SLICES, "Slices", ("square/0", "2 x 2", "4 x 1", "first fit  8 chips of 12 free ones")),
     (RING, "Links between NUMA nodes", ("0 to 1", "1 to 0", "the ring in card order takes 262")),
 ]

@@ -211,6 +211,18 @@ def test_a_placement_is_proven_and_told_in_a_sentence(solver: str) -> None:
     assert (judged["holds"], judged["mismatches"]) == (True, [])
 
 
+def test_first_fit_is_left_out_where_nothing_can_run_on_it() -> None:
+    """3 + 2 free cards and no ring: 3 + 1 is no equal division, 2 + 2 is."""
+    document = placed(tp=4, occupied=[{"server": 0, "cards": [0]}, {"server": 1, "cards": [0, 1]}])
+    document["search"] = {"collectives": ["hierarchical"]}
+    result = solved(document)
+    assert (result.termination, result.objective.verified_exact) == ("optimal", str(F(1184, 25)))
+    assert result.plan is not None
+    assert result.plan.sentence.endswith("communication 47.36 s a step")
+    assert result.evaluation is not None
+    assert (result.evaluation.phases_before, result.evaluation.saved) == ([], None)
+
+
 def test_just_enough_free_cards_and_one_too_few() -> None:
     occupied = [{"server": 1, "cards": [0, 1, 2]}]
     result = solved(placed(tp=4, occupied=[{"server": 0, "cards": [0]}, *occupied]))
