@@ -30,16 +30,30 @@ def busiest_link(fabric: Fabric, senders: Ints, receivers: Ints, num_bytes: Ints
 
     No order of sending is faster on the paths of the fabric. Of equal links it is the first.
     """
-    loads, links = fabric.loads(senders, receivers, num_bytes), fabric.links
-    best = BusiestLink(0, Fraction(0), Fraction(0))
-    for number, link_class in enumerate(links.classes):
+    loads = fabric.loads(senders, receivers, num_bytes)
+    link = slowest_link(fabric, loads)
+    if link is None:
+        return BusiestLink(0, Fraction(0), Fraction(0))
+    load = Fraction(int(loads[link]), fabric.split)
+    return BusiestLink(link, load, load / _speed(fabric, link))
+
+
+def slowest_link(fabric: Fabric, loads: Ints) -> int | None:
+    """Return the first link that takes longest under `loads` [L], None where all are zero."""
+    links, best = fabric.links, list[tuple[Fraction, int]]()
+    for number in range(len(links.classes)):
         for wires in np.unique(links.wires[links.class_of == number]).tolist():
             rows = np.flatnonzero((links.class_of == number) & (links.wires == wires))
             link = int(rows[loads[rows].argmax()])
-            load = Fraction(int(loads[link]), fabric.split)
-            found = BusiestLink(link, load, load / (link_class.bytes_per_s * wires))
-            best = max(best, found, key=lambda each: (each.time_s, -each.link))
-    return best
+            best.append((int(loads[link]) / _speed(fabric, link), -link))
+    longest, link = max(best, default=(Fraction(0), 0))
+    return -link if longest else None
+
+
+def _speed(fabric: Fabric, link: int) -> Fraction:
+    """One-way bandwidth of all wires of a link, bytes/s."""
+    links = fabric.links
+    return links.classes[int(links.class_of[link])].bytes_per_s * int(links.wires[link])
 
 
 @dataclass(frozen=True, slots=True)

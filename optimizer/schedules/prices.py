@@ -9,7 +9,9 @@ from fractions import Fraction
 import numpy as np
 
 from optimizer.collectives import CollectiveUnavailable
+from optimizer.fabrics.bounds import slowest_link
 from optimizer.fabrics.fabric import Fabric, Ints
+from optimizer.fabrics.paths import link_name
 from optimizer.schedules.schedule import Round, Schedule, Sends
 
 #: Costs of messages between the same ends are kept for so many ends.
@@ -118,7 +120,7 @@ def price(
         fixed_s += times * cost.fixed_s
         longest += times * fabric.seconds_per_unit(cost.loads)
     unit = 1 if schedule.sizes is not None else schedule.num_parts
-    link = busiest_link(fabric, total)
+    link = slowest_link(fabric, total)
     return Price(
         num_rounds=num_rounds,
         fixed_s=fixed_s,
@@ -160,26 +162,6 @@ def round_loads(
             fixed_s=cost.fixed_s,
             transfer_s=chunk_bytes * fabric.seconds_per_unit(cost.loads),
         )
-
-
-def busiest_link(fabric: Fabric, loads: Ints) -> int | None:
-    """Return the first link that takes longest under `loads` [L], None where all are zero."""
-    links, best, longest = fabric.links, None, Fraction(0)
-    for number, link_class in enumerate(links.classes):
-        for wires in np.unique(links.wires):
-            rows = np.flatnonzero((links.class_of == number) & (links.wires == wires))
-            if len(rows):
-                first = int(rows[np.argmax(loads[rows])])
-                time_s = int(loads[first]) / (link_class.bytes_per_s * int(wires))
-                if time_s > longest or (time_s == longest and best is not None and first < best):
-                    best, longest = first, time_s
-    return best
-
-
-def link_name(fabric: Fabric, link: int) -> str:
-    """Return the names of a link's two ends."""
-    names, links = fabric.node_names, fabric.links
-    return f"{names[links.tails[link]]} -> {names[links.heads[link]]}"
 
 
 def serving_adders(
