@@ -143,96 +143,80 @@ def _line(text: bytes, operation: str, algorithm: str, span: Span) -> Line:
     groups = span.groups(fabric.num_cards, not is_uniform(topology))
     if operation == "send":
         pairs = [[a, b] for g in groups for a, b in zip(g, g[1:] + g[:1], strict=True)]
-        return _line_of(topology, fabric, "send", "direct", span, pairs)
-    return _line_of(topology, fabric, operation, algorithm, span, groups)
+        return Parties(topology, fabric, span, pairs).line("send", "direct")
+    return Parties(topology, fabric, span, groups).line(operation, algorithm)
 
 
 @lru_cache(maxsize=4096)
 def _handoff(text: bytes, span: Span, size: int, stage: int) -> Line:
     topology, fabric = _fabric(text)
     pairs = span.pairs(fabric.num_cards, not is_uniform(topology), size, stage)
-    return _line_of(topology, fabric, "send", "direct", span, pairs)
+    return Parties(topology, fabric, span, pairs).line("send", "direct")
 
 
-def _line_of(
-    topology: Topology,
-    fabric: Fabric,
-    operation: str,
-    algorithm: str,
-    span: Span,
-    groups: Sequence[Sequence[int]],
-) -> Line:
-    found = price_on(topology, fabric, operation, algorithm, span, groups)
-    schedule = _schedule(topology, fabric, operation, algorithm, span, groups)
-    return Line(found.fixed_s, found.s_per_byte, *_requests(schedule, span, groups))
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Cards of a fabric that exchange side by side: groups of a span's shape."""
 
+    topology: Topology
+    fabric: Fabric
+    span: Span
+    groups: Sequence[Sequence[int]]
 
-def _requests(schedule: Schedule, span: Span, groups: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Return rounds with messages that leave a server (any, if there is one), and their most."""
-    nodes = np.full((len(groups), schedule.num_nodes), -1, dtype=np.int64)
-    nodes[:, : schedule.num_ranks] = groups
-    started = np.zeros(int(nodes.max()) + 1, dtype=np.int64)
-    num_rounds = 0
-    for sends in schedule.rounds():
-        is_counted = False
-        for part in sends:
-            tails = nodes[:, part.senders].ravel()
-            heads = nodes[:, part.receivers].ravel()
-            leaves = tails >= 0  # an adder starts nothing
-            if span.servers > 1:
-                leaves &= tails // span.server_cards != heads // span.server_cards
-            started += np.bincount(tails[leaves], minlength=len(started))
-            is_counted = is_counted or bool(leaves.any())
-        num_rounds += is_counted
-    return num_rounds, int(started.max(initial=0))
+    def line(self, operation: str, algorithm: str) -> Line:
+        """Return the time of an exchange; raises CollectiveUnavailable."""
+        schedule, found = self.schedule(operation, algorithm), self.price(operation, algorithm)
+        return Line(found.fixed_s, found.s_per_byte, *self._requests(schedule))
 
+    def price(self, operation: str, algorithm: str) -> Price:
+        """Price the rounds of an algorithm; raises CollectiveUnavailable."""
+        schedule = self.schedule(operation, algorithm)
+        adders = serving_adders(self.fabric, self.groups)[1] if schedule.num_adders else None
+        return price(schedule, self.fabric, self.groups, adders)
 
-def price_on(
-    topology: Topology,
-    fabric: Fabric,
-    operation: str,
-    algorithm: str,
-    span: Span,
-    groups: Sequence[Sequence[int]],
-) -> Price:
-    """Price an algorithm that groups of the span's shape run side by side on cards of a fabric.
+    def schedule(self, operation: str, algorithm: str) -> Schedule:
+        """Return an algorithm's rounds; raises CollectiveUnavailable where it does not exist."""
+        span = self.span
+        if operation == "send":
+            return build_schedule(operation, algorithm, 2)
+        if algorithm in ("hierarchical", "two_level"):
+            each = span.ranks // span.servers
+            is_even = each > 1 and span.ranks % span.servers == 0
+            if span.servers == 1 or not is_even or not isinstance(self.topology, ServersTopology):
+                raise CollectiveUnavailable(
+                    "hierarchical_span",
+                    f"{algorithm} needs several ranks in each of several servers, not "
+                    f"{span.ranks} ranks over {span.servers} server(s)",
+                )
+            return build_schedule(operation, algorithm, span.ranks, extents=(each, span.servers))
+        if algorithm == "dimension_wise":
+            box = _box(self.topology, span)
+            return build_schedule(operation, algorithm, span.ranks, extents=box, rotations=True)
+        if algorithm == "in_switch":
+            weights, _ = serving_adders(self.fabric, self.groups)
+            return build_schedule(operation, algorithm, span.ranks, weights=weights)
+        return build_schedule(operation, algorithm, span.ranks)
 
-    Raises CollectiveUnavailable where the algorithm does not exist there.
-    """
-    schedule = _schedule(topology, fabric, operation, algorithm, span, groups)
-    adders = serving_adders(fabric, groups)[1] if schedule.num_adders else None
-    return price(schedule, fabric, groups, adders)
+    def _requests(self, schedule: Schedule) -> tuple[int, int]:
+        """Return rounds with messages that leave a server (any, if there is one), and their most.
 
-
-def _schedule(
-    topology: Topology,
-    fabric: Fabric,
-    operation: str,
-    algorithm: str,
-    span: Span,
-    groups: Sequence[Sequence[int]],
-) -> Schedule:
-    """Return an algorithm's rounds among the ranks of a block; raises CollectiveUnavailable."""
-    if operation == "send":
-        return build_schedule(operation, algorithm, 2)
-    if algorithm in ("hierarchical", "two_level"):
-        each = span.ranks // span.servers
-        is_even = each > 1 and span.ranks % span.servers == 0
-        if span.servers == 1 or not is_even or not isinstance(topology, ServersTopology):
-            raise CollectiveUnavailable(
-                "hierarchical_span",
-                f"{algorithm} needs several ranks in each of several servers, not "
-                f"{span.ranks} ranks over {span.servers} server(s)",
-            )
-        return build_schedule(operation, algorithm, span.ranks, extents=(each, span.servers))
-    if algorithm == "dimension_wise":
-        return build_schedule(
-            operation, algorithm, span.ranks, extents=_box(topology, span), rotations=True
-        )
-    if algorithm == "in_switch":
-        weights, _ = serving_adders(fabric, groups)
-        return build_schedule(operation, algorithm, span.ranks, weights=weights)
-    return build_schedule(operation, algorithm, span.ranks)
+        The most is what one card starts in all rounds.
+        """
+        nodes = np.full((len(self.groups), schedule.num_nodes), -1, dtype=np.int64)
+        nodes[:, : schedule.num_ranks] = self.groups
+        started = np.zeros(int(nodes.max()) + 1, dtype=np.int64)
+        num_rounds = 0
+        for sends in schedule.rounds():
+            is_counted = False
+            for part in sends:
+                tails, heads = nodes[:, part.senders].ravel(), nodes[:, part.receivers].ravel()
+                leaves = tails >= 0  # an adder starts nothing
+                if self.span.servers > 1:
+                    leaves &= tails // self.span.server_cards != heads // self.span.server_cards
+                started += np.bincount(tails[leaves], minlength=len(started))
+                is_counted = is_counted or bool(leaves.any())
+            num_rounds += is_counted
+        return num_rounds, int(started.max(initial=0))
 
 
 def _box(topology: Topology, span: Span) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from instances.topology import Topology
 from optimizer.collectives import CollectiveUnavailable
 from optimizer.fabrics.building import build_fabric
-from optimizer.paths import Span, price_on
+from optimizer.paths import Parties, Span
 from optimizer.schedules.building import algorithms
 
 
@@ -45,9 +45,10 @@ def compare(
         raise ValueError(f"ranks must be between 2 and the {fabric.num_cards} cards, not {ranks}")
     span, found = Span.of_first(topology, ranks), list[Compared]()
     groups = _pairs(ranks) if operation == "send" else [list(range(ranks))]
+    parties = Parties(topology, fabric, span, groups)
     for name in algorithms(operation):
         try:
-            cost = price_on(topology, fabric, operation, name, span, groups)
+            cost = parties.price(operation, name)
         except CollectiveUnavailable as error:
             found.append(Compared(name, str(error)))
             continue
