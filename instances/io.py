@@ -138,9 +138,11 @@ def _without_tags(location: tuple[int | str, ...], data: object) -> tuple[int | 
     """Leave out the kinds of tagged objects, which pydantic puts into a path and a file has not."""
     kept: list[int | str] = []
     here = data
-    for part in location:
-        if isinstance(here, dict) and part not in here and here.get("kind") == part:
-            continue
+    for place, part in enumerate(location, start=1):
+        if isinstance(here, dict) and part not in here:
+            is_changed_entry = "base" in here and place < len(location)  # its kind is its base's
+            if here.get("kind") == part or is_changed_entry:
+                continue
         kept.append(part)
         if isinstance(here, dict):
             here = here.get(part)

@@ -42,12 +42,12 @@ ZERO_OK_QUANTITIES = {
 }
 QUANTITIES = ZERO_OK_QUANTITIES | {
     *("deadline_s", "stall_s", "memory_bytes", "memory_bandwidth_bytes_per_s"),
-    *("bandwidth_bytes_per_s", "message_bytes", "time_s"),
+    *("bandwidth_bytes_per_s", "message_bytes", "time_s", "ring_bytes"),
 }
 NULL_OK = {
     *("deadline_s", "power_w", "fabric_between", "pool", "maximise", "layer_group", "compute"),
     *("scale", "format", "router_bias", "indexer", "compressor", "window", "top_k"),
-    *("vocabulary_multiple", "expert_counts", "q_lora_rank"),
+    *("vocabulary_multiple", "expert_counts", "q_lora_rank", "ring_bytes"),
 }
 NON_EMPTY_LISTS = {
     *("pools", "cohorts", "collectives", "rows", "groups", "layers", "expert_counts", "tensors"),
