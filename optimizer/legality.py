@@ -171,6 +171,9 @@ def check_ep(
         return None
     ffns = moe_ffns(model)
     if not ffns:
+        if redundant and ep == 1:
+            text = "the model has no experts that others could be added to"
+            return Rule("experts", abs(redundant), "experts", text)
         return Rule("experts", ep - 1, "groups", f"EP{ep}: the model has no experts to deal out")
     for ffn in ffns:
         if redundant is None:

@@ -262,6 +262,9 @@ def test_a_model_without_experts_has_no_groups() -> None:
     message = "EP2: the model has no experts to deal out"
     assert check_ep(dense(), 2) == Rule("experts", 1, "groups", message)
     assert legal_ep(dense(), 8) == (1,)
+    spare = check_ep(dense(), 1, redundant=2)
+    assert spare is not None
+    assert (spare.rule, spare.amount) == ("experts", 2)
 
 
 def test_legal_ep_lists_divisors_unless_groups_may_be_filled_up() -> None:
