@@ -14,15 +14,7 @@ from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.accounts import LinkLoadDocument, PhaseDocument
 from optimizer.side.result import SideEvaluationDocument, SideResultDocument
-from optimizer.words import plural
-
-#: What exchanges are called.
-_OPERATIONS = {
-    "all_reduce": "AllReduce",
-    "reduce_scatter": "ReduceScatter",
-    "all_to_all": "All-to-All",
-    "send": "Send",
-}
+from optimizer.words import OPERATION_NAMES, plural
 
 
 def render_side(problem: Instance, result: SideResultDocument) -> None:
@@ -102,7 +94,7 @@ def _phase_table(phases: list[PhaseDocument], before: list[PhaseDocument]) -> Ta
     for number, phase in enumerate(phases):
         row = [
             escape(phase.name),
-            f"{_OPERATIONS[phase.operation]}, {phase.algorithm}",
+            f"{OPERATION_NAMES[phase.operation]}, {phase.algorithm}",
             str(phase.times),
             f"{phase.groups} x {phase.ranks}",
             human_bytes(round(phase.message_bytes)),

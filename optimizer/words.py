@@ -27,6 +27,14 @@ ENDINGS = {
     "failed": "Failed",
 }
 
+#: What exchanges are called.
+OPERATION_NAMES = {
+    "all_reduce": "AllReduce",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "All-to-All",
+    "send": "Send",
+}
+
 #: What cut a solve short, in words.
 LIMITS = {
     "time": "time limit reached",

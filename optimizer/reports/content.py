@@ -22,13 +22,12 @@ from optimizer.reports.result_tables import (
     violation_table,
 )
 from optimizer.reports.scene import Scene
+from optimizer.reports.side_tables import side_tables, stage_table
 from optimizer.reports.study_tables import (
     alternatives_table,
     conflict_tables,
     curve_table,
-    group_table,
     sensitivity_tables,
-    stage_table,
 )
 from optimizer.reports.tables import Table
 from optimizer.reports.timeline import timeline_of, timeline_scene
@@ -171,12 +170,12 @@ def _side_section(result: SideResultDocument) -> Section:
     if found is not None and found.stages:
         items.append(Figure("memory", memory_scene(stage_stacks(found.stages, result.instance))))
         items.append(stage_table(found.stages))
-    if found is not None and found.groups:
-        if found.balance is not None and found.balance_before is not None:
-            text = f"The busiest group has {number(found.balance)} times the average load; "
-            text += f"in index order it had {number(found.balance_before)} times."
-            items.append(Paragraph(text))
-        items.append(group_table(found.groups))
+    if found is not None and found.balance is not None and found.balance_before is not None:
+        text = f"The busiest group has {number(found.balance)} times the average load; "
+        text += f"in index order it had {number(found.balance_before)} times."
+        items.append(Paragraph(text))
+    if found is not None:
+        items += side_tables(found)
     violations = violation_table(found.violations) if found is not None else None
     if violations is not None:
         items.append(violations)

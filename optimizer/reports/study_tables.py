@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from optimizer.conflicts.document import ConflictDocument
 from optimizer.reports.curves import CurveChart
 from optimizer.reports.tables import (
-    MAX_ACCOUNT_ROWS,
     Cell,
     Table,
-    bytes_cell,
-    count_cell,
     make_table,
     number_cell,
     text_cell,
 )
 from optimizer.result import AlternativesDocument
 from optimizer.sensitivities.document import InputSensitivity, InputThreshold, SensitivityDocument
-from optimizer.side.result import ExpertGroupDocument, StageDocument
 from optimizer.sweeps.rows import SweepPoint
 from optimizer.words import change, name_text, number, percent
 
@@ -182,39 +176,3 @@ def conflict_tables(document: ConflictDocument) -> list[Table]:
         columns = ["choice", "what helps", "plan", ">objective"]
         tables.append(make_table("choices", "What need only be chosen otherwise", columns, choices))
     return tables
-
-
-def stage_table(stages: Sequence[StageDocument]) -> Table:
-    """Return the pipeline stages of a cut."""
-    rows = [
-        (
-            Cell(f"{n} ({stage.pool})", n),
-            Cell(f"{stage.first_layer}-{stage.first_layer + stage.num_layers - 1}", n),
-            bytes_cell(stage.weights_bytes),
-            bytes_cell(stage.other_bytes),
-            bytes_cell(stage.capacity_bytes - stage.weights_bytes - stage.other_bytes),
-            Cell("any", float("inf")) if stage.max_tokens is None else count_cell(stage.max_tokens),
-            number_cell(stage.time_s or None, "s"),
-        )
-        for n, stage in enumerate(stages)
-    ]
-    columns = ["stage", ">layers", ">weights", ">other", ">room", ">tokens", ">time"]
-    return make_table("stages", "Stages", columns, rows)
-
-
-def group_table(groups: Sequence[ExpertGroupDocument]) -> Table:
-    """Return the expert groups of a placement."""
-    rows = [
-        (
-            count_cell(n),
-            count_cell(len(group.experts)),
-            count_cell(group.active_experts),
-            number_cell(group.load),
-            bytes_cell(group.resident_bytes),
-            bytes_cell(group.capacity_bytes),
-            number_cell(group.time_s, "s"),
-        )
-        for n, group in enumerate(groups)
-    ]
-    columns = [">group", ">experts", ">with work", ">assignments", ">memory", ">capacity", ">time"]
-    return make_table("groups", "Expert groups", columns, rows, most=MAX_ACCOUNT_ROWS)
