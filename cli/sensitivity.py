@@ -168,8 +168,9 @@ def _print_notes(
         console.print(f"[bold]{escape(sentence)}[/bold]", soft_wrap=True)
     for item in found.inputs:
         if ".fabric" in item.path and item is not leading and item.step_halved_s and item.influence:
-            text = _sentence(found, item, item.step_halved_s < 0)
-            console.print(escape(f"{names[item.path]}: {text}"))
+            halves = item.step_halved_s < 0
+            if halves or item.doubled is not None or item.step_doubled_s:  # some cannot double
+                console.print(escape(f"{names[item.path]}: {_sentence(found, item, halves)}"))
 
 
 def _sentence(found: SensitivityDocument, item: InputSensitivity, halves: bool) -> str:

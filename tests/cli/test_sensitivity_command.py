@@ -137,3 +137,23 @@ def test_names_are_as_short_as_they_tell_inputs_apart() -> None:
         "a[1].fabric.alpha_s",
         "top",
     ]
+
+
+def test_links_of_a_topology_are_inputs_and_some_cannot_be_doubled(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    """Twice 18 ports of eight cards are more than four switches of 64 have."""
+    document = json.loads(example_text("one-session-50ms"))
+    document["fleet"]["pools"][0]["server"] = {"base": "hgx-h100", "fabric": "nvlink-4-nvswitch"}
+    path = tmp_path / "links.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    topology = "fleet.pools[0].server.fabric.topology"
+    names = ("start_s", "ports_per_card", "port_bandwidth_bytes_per_s")
+    wanted = [word for name in names for word in ("--input", f"{topology}.{name}")]
+    code, out, err = call(capsys, str(path), *wanted)
+    assert (code, err) == (0, "")
+    assert "start_s moves the objective most" in out
+    assert "ports_per_card: " not in out
+    # 128 · 14 · 1280 B / 450 GB/s = 5.097 us a step, of which doubling a port saves half
+    assert "port_bandwidth_bytes_per_s: doubling it saves" in out
+    assert "(2.549 µs a step)" in out
