@@ -90,8 +90,12 @@ class Span:
         return cls(ranks, ranks, each, ranks // each, server)
 
     def card(self, rank: int) -> int:
-        """Return the card of a rank of a block that begins at card 0."""
-        return rank // self.each * self.server_cards + rank % self.each
+        """Return the card of a rank of a block that begins at card 0.
+
+        Where all happens inside one server, it is the card in whichever server that is.
+        """
+        server = rank // self.each if self.servers > 1 else 0
+        return server * self.server_cards + rank % self.each
 
     def _places(self, num_cards: int, is_everywhere: bool) -> Iterator[int]:
         """Yield the first card of every place that an instance can have beside the others."""

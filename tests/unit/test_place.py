@@ -187,6 +187,11 @@ def test_messages_between_stages_follow_the_links() -> None:
     wanted = NIC_START + 10240 / NIC
     assert Place(pool(HGX, TWO), across).handoff_s(Fraction(10240)) == wanted
     assert Place(pool(HGX, TWO), across).handoff_s(Fraction(10240), 1) == wanted
+    # Stages 2 and 3 of four lie in the second server, and hand on inside it.
+    deep = Footprint("pool", ParallelConfig(tp=4, pp=4), 2, "ring")
+    handed = [Place(pool(HGX, TWO), deep).handoff_s(Fraction(10240), s) for s in range(4)]
+    inside_s, across_s = START + 10240 / NVLINK, NIC_START + 10240 / NIC
+    assert handed == [inside_s, across_s, inside_s, across_s]
     # On a ring of eight, stages of four: 0 -> 4, 1 -> 5 ... are four links apart both ways, so half
     # of each goes round each way, and every link carries four halves.
     ring = {**TORUS, "extents": [8], "name": "ring"}
