@@ -108,6 +108,13 @@ _DIMENSIONS: Final[dict[str, _Dimension]] = {
         {**_scaled(_DECIMAL, "J"), "Wh": Fraction(3600), "kWh": Fraction(3600_000)},
     ),
     "card_seconds": _dimension("card-seconds", "card*s", "0.24card*s", {"card*s": Fraction(1)}),
+    "requests_per_s": _dimension(
+        "requests per second",
+        "requests/s",
+        "30requests/s",
+        {"requests/s": Fraction(1), "requests/min": Fraction(1, 60)},
+    ),
+    "price_per_hour": _dimension("a price an hour", "/h", "1.01/h", {"/h": Fraction(1)}),
     "share": _dimension("a share", "", "75%", {"%": Fraction(1, 100)}),
 }
 
@@ -200,7 +207,7 @@ def parse_quantity(value: object, dimension: str) -> Fraction:
         it prints as), or text: a number or ``p/q`` fraction, then an optional unit.
     dimension
         ``bytes``, ``seconds``, ``bytes_per_s``, ``flops_per_s``, ``watts``, ``joules``,
-        ``card_seconds`` or ``share``.
+        ``card_seconds``, ``requests_per_s``, ``price_per_hour`` or ``share``.
 
     Returns
     -------
@@ -354,6 +361,12 @@ CardSeconds = Annotated[
     Fraction, _reader("card_seconds"), _writer("card_seconds"), _schema("card_seconds")
 ]
 Watts = Annotated[int, _reader("watts"), _writer("watts"), _schema("watts")]
+RequestsPerSecond = Annotated[
+    Fraction, _reader("requests_per_s"), _writer("requests_per_s"), _schema("requests_per_s")
+]
+PricePerHour = Annotated[
+    Fraction, _reader("price_per_hour"), _writer("price_per_hour"), _schema("price_per_hour")
+]
 Share = Annotated[Fraction, _reader("share"), _writer("share"), _schema("share")]
 PositiveBytes = Annotated[
     int, _reader("bytes", positive=True), _writer("bytes"), _schema("bytes", positive=True)
@@ -375,4 +388,10 @@ PositiveFlopsPerSecond = Annotated[
     _reader("flops_per_s", positive=True),
     _writer("flops_per_s"),
     _schema("flops_per_s", positive=True),
+]
+PositiveRequestsPerSecond = Annotated[
+    Fraction,
+    _reader("requests_per_s", positive=True),
+    _writer("requests_per_s"),
+    _schema("requests_per_s", positive=True),
 ]

@@ -19,8 +19,11 @@ from instances.quantity import (
     PositiveBytes,
     PositiveBytesPerSecond,
     PositiveFlopsPerSecond,
+    PositiveRequestsPerSecond,
     PositiveSeconds,
+    PricePerHour,
     QuantityError,
+    RequestsPerSecond,
     Seconds,
     Share,
     Watts,
@@ -31,6 +34,7 @@ from instances.quantity import (
 )
 
 DIMENSIONS = ("bytes", "seconds", "bytes_per_s", "flops_per_s", "watts", "share")
+DIMENSIONS += ("requests_per_s", "price_per_hour")
 TYPES = {
     "bytes": Bytes,
     "seconds": Seconds,
@@ -38,12 +42,15 @@ TYPES = {
     "flops_per_s": FlopsPerSecond,
     "watts": Watts,
     "share": Share,
+    "requests_per_s": RequestsPerSecond,
+    "price_per_hour": PricePerHour,
 }
 POSITIVE_TYPES = {
     "bytes": PositiveBytes,
     "seconds": PositiveSeconds,
     "bytes_per_s": PositiveBytesPerSecond,
     "flops_per_s": PositiveFlopsPerSecond,
+    "requests_per_s": PositiveRequestsPerSecond,
 }
 
 wholes = st.integers(min_value=0, max_value=10**30)
