@@ -64,6 +64,12 @@ def _print_account(console: Console, evaluation: SideEvaluationDocument) -> None
     if evaluation.links:
         console.print(_link_table(evaluation.links, evaluation.links_before))
         _print_saved(console, evaluation, "the ring in card order")
+    if evaluation.accelerators:
+        console.print(_accelerator_table(evaluation))
+        console.print(_bucket_table(evaluation))
+        if evaluation.value_before is not None and evaluation.saved is not None:
+            alone, saved = evaluation.value_before, evaluation.saved
+            console.print(f"saved      {saved:,.6g} an hour: one kind alone costs {alone:,.6g}")
     if evaluation.balance is not None and evaluation.balance_before is not None:
         before = human_seconds(Fraction(evaluation.value_before or 0))
         console.print(
@@ -115,6 +121,25 @@ def _slice_table(evaluation: SideEvaluationDocument) -> Table:
         shape = "not placed" if piece.shape is None else " x ".join(map(str, piece.shape))
         origin = "" if piece.origin is None else f"({', '.join(map(str, piece.origin))})"
         table.add_row(escape(piece.name), str(piece.num_chips), shape, origin)
+    return table
+
+
+def _accelerator_table(evaluation: SideEvaluationDocument) -> Table:
+    table = _table("Accelerators", "accelerator", "count", "at most", "load", "price an hour")
+    for kind in evaluation.accelerators:
+        most = "any" if kind.max_count is None else str(kind.max_count)
+        price = f"{kind.price_per_hour:,.6g}"
+        table.add_row(escape(kind.name), str(kind.count), most, f"{kind.load:,.6g}", price)
+    return table
+
+
+def _bucket_table(evaluation: SideEvaluationDocument) -> Table:
+    """Return the requests of every bucket and the pieces that each kind serves."""
+    names = [escape(kind.name) for kind in evaluation.accelerators]
+    table = _table("Pieces of each bucket", "bucket", "requests/s", *names)
+    for bucket in evaluation.buckets:
+        pieces = [str(num) if num else "—" for num in bucket.pieces]
+        table.add_row(escape(bucket.name), f"{bucket.requests_per_s:,.6g}", *pieces)
     return table
 
 

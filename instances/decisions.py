@@ -7,15 +7,24 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from instances.formats import Frozen
-from instances.quantity import Bytes, PositiveBytes, PositiveBytesPerSecond
+from instances.quantity import (
+    Bytes,
+    PositiveBytes,
+    PositiveBytesPerSecond,
+    PositiveRequestsPerSecond,
+    PricePerHour,
+    RequestsPerSecond,
+    Share,
+)
 from instances.topology import NumaTopology, Topology
 
 #: The smaller decisions, and with them the main one: what an instance may ask for.
-SideName = Literal["stages", "experts", "placement", "slices", "ring_order"]
+SideName = Literal["stages", "experts", "placement", "slices", "ring_order", "mix"]
 DecisionName = Literal["deployment", SideName]
 
 Degree = Annotated[int, Field(ge=1, le=100_000)]
 Number = Annotated[int, Field(ge=0, le=1_000_000)]
+Name = Annotated[str, Field(min_length=1, max_length=120)]
 #: Chips along each axis, or the coordinates of one chip.
 Axes = Annotated[tuple[Number, ...], Field(min_length=1, max_length=3, strict=False)]
 
@@ -91,7 +100,7 @@ class RequestedSlices(Frozen):
     [2, 4] is not [4, 2]: a shape that may be turned is listed turned as well.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=120)]
+    name: Name
     count: Annotated[int, Field(ge=1, le=MAX_SLICES)] = 1
     shapes: tuple[Axes, ...] = Field(min_length=1, max_length=64, strict=False)
 
@@ -149,6 +158,60 @@ class RingOrderDecision(Frozen):
         return value
 
 
+class MixAccelerator(Frozen):
+    """A kind of accelerator that may be rented.
+
+    `max_requests_per_s` holds for each bucket, in their order, the requests a second that one
+    accelerator sustains within the latency wanted when it gets that bucket alone; 0 or null says
+    that it cannot serve it. `max_count` limits how many may be had; null means no limit.
+    """
+
+    name: Name
+    price_per_hour: PricePerHour
+    max_count: Number | None = None
+    max_requests_per_s: tuple[RequestsPerSecond | None, ...] = Field(
+        min_length=1, max_length=1000, strict=False
+    )
+
+
+class MixBucket(Frozen):
+    """Requests of like sizes; `share` of all requests, of which all shares need not make 1."""
+
+    name: Name
+    share: Share
+
+
+class MixDecision(Frozen):
+    """Choose the mix of unlike accelerators that serves a workload at the least price an hour.
+
+    `requests_per_s` times its share come in each bucket. A bucket is split into `pieces_per_bucket`
+    equal pieces, each of which goes wholly to one kind of accelerator. A kind needs as many as its
+    load, rounded up: the sum over its pieces of what comes in over what one sustains.
+    """
+
+    accelerators: tuple[MixAccelerator, ...] = Field(min_length=1, max_length=64, strict=False)
+    buckets: tuple[MixBucket, ...] = Field(min_length=1, max_length=1000, strict=False)
+    requests_per_s: PositiveRequestsPerSecond
+    pieces_per_bucket: Annotated[int, Field(ge=1, le=1000)] = 1
+
+    @model_validator(mode="after")
+    def _names_and_rates_fit(self) -> MixDecision:
+        for field in ("accelerators", "buckets"):
+            names = [item.name for item in getattr(self, field)]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(
+                        f"{field}: the name {name!r} appears {names.count(name)} times"
+                    )
+        for i, kind in enumerate(self.accelerators):
+            if len(kind.max_requests_per_s) != len(self.buckets):
+                raise ValueError(
+                    f"accelerators[{i}].max_requests_per_s has {len(kind.max_requests_per_s)} "
+                    f"rates for {len(self.buckets)} buckets"
+                )
+        return self
+
+
 #: The section of every smaller decision; the instance's field of that name holds it.
 SECTIONS: dict[SideName, type[BaseModel]] = {
     "stages": StageDecision,
@@ -156,4 +219,5 @@ SECTIONS: dict[SideName, type[BaseModel]] = {
     "placement": PlacementDecision,
     "slices": SliceDecision,
     "ring_order": RingOrderDecision,
+    "mix": MixDecision,
 }

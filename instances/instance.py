@@ -17,6 +17,7 @@ from instances.decisions import (
     SECTIONS,
     DecisionName,
     ExpertDecision,
+    MixDecision,
     PlacementDecision,
     RingOrderDecision,
     SliceDecision,
@@ -234,6 +235,7 @@ class Instance(Frozen):
     placement: PlacementDecision | None = None
     slices: SliceDecision | None = None
     ring_order: RingOrderDecision | None = None
+    mix: MixDecision | None = None
 
     @model_validator(mode="before")
     @classmethod

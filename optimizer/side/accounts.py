@@ -102,5 +102,38 @@ class LinkLoadDocument(Document):
     time_exact: str
 
 
+class MixDocument(Document):
+    """Accelerators of every kind, and for every bucket the pieces that each kind serves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    counts: list[int]
+    pieces: list[list[int]]
+
+
+class MixAcceleratorDocument(Document):
+    """One kind of accelerator: how many, the load that they share, and their price together.
+
+    `load` counts accelerators kept busy.
+    """
+
+    name: str
+    count: int
+    max_count: int | None
+    load: float
+    load_exact: str
+    price_per_hour: float
+    price_per_hour_exact: str
+
+
+class MixBucketDocument(Document):
+    """One bucket: its requests, and the pieces that each kind of accelerator serves."""
+
+    name: str
+    requests_per_s: float
+    requests_per_s_exact: str
+    pieces: list[int]
+
+
 #: A server of the pool and a card of it.
 CardPair = Annotated[list[int], Field(min_length=2, max_length=2)]

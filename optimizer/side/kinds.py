@@ -132,6 +132,7 @@ KINDS = {
     "placement": "optimizer.side.placement_kind:PlacementKind",
     "slices": "optimizer.side.slice_kind:SliceKind",
     "ring_order": "optimizer.side.ring_order_kind:RingOrderKind",
+    "mix": "optimizer.side.mix_kind:MixDecisionKind",
 }
 
 

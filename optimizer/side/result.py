@@ -13,6 +13,9 @@ from optimizer.side.accounts import (
     CardPair,
     ExpertGroupDocument,
     LinkLoadDocument,
+    MixAcceleratorDocument,
+    MixBucketDocument,
+    MixDocument,
     PhaseDocument,
     RingDocument,
     SliceDocument,
@@ -33,7 +36,8 @@ class SidePlanDocument(Document):
     """The decision itself, in the field of its name.
 
     Layers of each stage; the groups that hold each expert; server and card of each rank, with the
-    algorithm of each phase (none: the fastest); the place of each slice, null for none; a ring.
+    algorithm of each phase (none: the fastest); the place of each slice, null for none; a ring;
+    accelerators of each kind and what they serve.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -45,6 +49,7 @@ class SidePlanDocument(Document):
     algorithms: list[str] | None = None
     slices: list[SlicePlaceDocument | None] | None = None
     ring_order: RingDocument | None = None
+    mix: MixDocument | None = None
 
 
 class SideEvaluationDocument(Document):
@@ -52,7 +57,7 @@ class SideEvaluationDocument(Document):
 
     `balance` is busiest over average load of expert groups. What ends in `_before` is of the plain
     answer: experts in index order, ranks on free cards in order, slices where they fit first, the
-    ring in card order.
+    ring in card order, one kind of accelerator alone.
     """
 
     stages: list[StageDocument] = Field(default_factory=list)
@@ -63,6 +68,8 @@ class SideEvaluationDocument(Document):
     free_chips: int | None = None
     links: list[LinkLoadDocument] = Field(default_factory=list)
     links_before: list[LinkLoadDocument] = Field(default_factory=list)
+    accelerators: list[MixAcceleratorDocument] = Field(default_factory=list)
+    buckets: list[MixBucketDocument] = Field(default_factory=list)
     balance: float | None = None
     balance_before: float | None = None
     value_before: float | None = None

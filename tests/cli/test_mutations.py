@@ -34,23 +34,28 @@ COUNTS = {
     *("num_servers", "num_cards", "num_sessions", "new_tokens", "hidden_size", "vocab_size"),
     *("num_heads", "num_kv_heads", "head_dim", "ranks", "servers", "num_experts", "expert_size"),
     *("size", "num_stages", "ep", "tp", "pp", "cp", "dp", "batch", "micro_batches", "max_copies"),
+    "pieces_per_bucket",
 }
 ZERO_OK_QUANTITIES = {
     *("release_s", "at_s", "alpha_s", "workspace_bytes", "power_w", "migration_bytes"),
     *("collective_buffer_bytes", "replica_budget_bytes"),
+    *("price_per_hour", "share", "max_requests_per_s"),
     *("min_on_time_fraction", "usable_memory_fraction"),  # 0 is judged with the other fields
 }
 QUANTITIES = ZERO_OK_QUANTITIES | {
     *("deadline_s", "stall_s", "memory_bytes", "memory_bandwidth_bytes_per_s"),
     *("bandwidth_bytes_per_s", "message_bytes", "time_s", "ring_bytes"),
+    "requests_per_s",
 }
 NULL_OK = {
     *("deadline_s", "power_w", "fabric_between", "pool", "maximise", "layer_group", "compute"),
     *("scale", "format", "router_bias", "indexer", "compressor", "window", "top_k"),
     *("vocabulary_multiple", "expert_counts", "q_lora_rank", "ring_bytes"),
+    *("max_requests_per_s", "topology", "extents"),  # null takes what the first pool has
 }
 NON_EMPTY_LISTS = {
     *("pools", "cohorts", "collectives", "rows", "groups", "layers", "expert_counts", "tensors"),
+    *("accelerators", "buckets", "max_requests_per_s"),
     *("tp", "pp", "ep", "cp", "dp", "dcp", "attention_copies", "batch", "micro_batches"),
 }
 CHOICES = {
@@ -63,6 +68,8 @@ REQUIRED = {
     *("cohorts", "num_sessions", "context_tokens", "new_tokens", "at_s", "stall_s", "num_stages"),
     *("hidden_size", "vocab_size", "groups", "layers", "attention", "ffn", "size", "num_experts"),
     *("experts_per_token", "expert_size", "num_heads", "head_dim", "component", "tensors"),
+    *("accelerators", "price_per_hour", "max_requests_per_s", "buckets", "share"),
+    "requests_per_s",
 }
 #: Objects whose keys are data, so that no field of theirs is unknown or required.
 FREE_OBJECTS = {"sources", "peak_flops_per_s", "components"}

@@ -29,6 +29,7 @@ SEEN_BY_FORMULATIONS = {
     "experts.problem",
     "slices.problem",
     "ring_order.problem",
+    "mix.problem",
     "placement.problem",
 }
 
