@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,6 +16,13 @@ from optimizer.protocols import Termination
 #: Largest sum of the coefficients of a row of loads. Whole numbers of a MILP solver may be off by
 #: 1e-6, which must stay below half a unit of the row; CP-SAT is held by the row's size alone.
 MAX_WEIGHT = {"cp-sat": MAX_SIZE, "highs": 250_000, "cbc": 250_000}
+
+
+#: How often a program with rounded loads is solved with finer rows at most.
+MAX_ROUNDS = 60
+
+#: Numbers of units a card that are tried for a finer row.
+MAX_UNITS_TRIED = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,9 @@ def solve_mix(
 ) -> MixOutcome:
     """Choose a mix; `deadline` is a `time.monotonic()` value. Raises as `solve_program` does.
 
-    Where loads are too fine for whole numbers they are rounded down, which proves a bound, and up,
-    which gives mixes that hold; without agreement the outcome is no proof.
+    Where loads are too fine for whole numbers they are rounded down, which proves a bound. Rows are
+    added that the mixes found break, until one costs what the bound says; failing that, loads are
+    rounded up once, which gives a mix that holds, and the outcome may be no proof.
     """
 
     def run(m: MixModel) -> ProgramOutcome:
@@ -75,23 +83,39 @@ def solve_mix(
         )
 
     most = MAX_WEIGHT.get(backend, MAX_SIZE)
-    model = build_model(problem, most)
-    found = run(model)
-    if found.termination is Termination.INFEASIBLE:
-        return MixOutcome(Termination.INFEASIBLE)  # loads rounded down are no harder to serve
-    bound = None if found.bound is None else max(found.bound, 0) * model.price_unit
-    mixes = [] if found.values is None else [extract(model, found.values)]
-    if model.is_exact:
-        _check_claim(model, found, mixes, backend)
-    elif found.termination is Termination.OPTIMAL and _price(problem, mixes) != bound:
+    model, mixes = build_model(problem, most), list[Mix]()
+    bound: Fraction | None = None
+    for _ in range(MAX_ROUNDS):
+        found = run(model)
+        if found.termination is Termination.INFEASIBLE:
+            return MixOutcome(Termination.INFEASIBLE)  # loads rounded down are no harder to serve
+        if found.bound is not None:
+            bound = max(found.bound * model.price_unit, bound or Fraction(0))
+        if found.values is not None:
+            mixes.append(extract(model, found.values))
+        if model.is_exact:
+            _check_claim(model, found, mixes, backend)
+            break
+        is_optimal = found.termination is Termination.OPTIMAL and found.values is not None
+        if not is_optimal or _price(problem, mixes) == bound:
+            break
+        assert found.values is not None
+        if not define_finer_loads(model, found.values, most):
+            break
+    if not model.is_exact and _price(problem, mixes) != bound:
         above = build_model(problem, most, is_rounded_up=True)
         other = run(above)
         mixes += [] if other.values is None else [extract(above, other.values)]
+    return _outcome(problem, mixes, bound, backend)
+
+
+def _outcome(
+    problem: MixProblem, mixes: Sequence[Mix], bound: Fraction | None, backend: str
+) -> MixOutcome:
+    """Return the cheapest mix that may be had, an optimum if it meets the bound."""
     value = _price(problem, mixes)
     if value is None:
-        is_stuck = found.values is not None
-        ended = Termination.NO_SOLUTION_FOUND if is_stuck else found.termination
-        return MixOutcome(ended, bound=bound)
+        return MixOutcome(Termination.NO_SOLUTION_FOUND, bound=bound)
     if bound is not None and bound > value:
         raise MismatchError(f"{backend} claims that no mix costs less than {bound}; one is {value}")
     mix = next(mix for mix in mixes if _price(problem, [mix]) == value)
@@ -169,9 +193,11 @@ def build_model(
     }
     counts = []
     for g, row in enumerate(rows):
-        # a load rounded up may need a card more than the exact one
-        largest = Fraction(pieces * sum(row.piece_units.values()), row.card_units)
-        counts.append(program.add_variable(f"count[{g}]", 0, max_cards(problem, g, largest)))
+        # rounded up a load may need a card more than the exact one; finer rows may need all of it
+        rounded = Fraction(pieces * sum(row.piece_units.values()), row.card_units)
+        exact = pieces * sum((problem.piece_load(b, g) for b in row.piece_units), Fraction(0))
+        upper = max_cards(problem, g, max(rounded, exact))
+        counts.append(program.add_variable(f"count[{g}]", 0, upper))
     prices = [kind.price_per_hour for kind in problem.kinds]
     scale = math.lcm(*(price.denominator for price in prices))
     whole = [int(price * scale) for price in prices]
@@ -199,6 +225,44 @@ def define_loads(m: MixModel, rows: Sequence[LoadRow]) -> None:
     for g, row in enumerate(rows):
         terms = {m.gives[b, g]: units for b, units in row.piece_units.items()}
         m.program.add_row(f"load[{g}]", {**terms, m.counts[g]: -row.card_units}, None, 0)
+
+
+def define_finer_loads(m: MixModel, values: Sequence[int], most: int) -> int:
+    """Add rows of loads rounded down that values break; return how many.
+
+    Each is of a kind whose exact load exceeds its count, with another number of units a card.
+    """
+    num_added = 0
+    for g in range(len(m.problem.kinds)):
+        given = {
+            b: (values[v], m.problem.piece_load(b, g))
+            for (b, kind), v in m.gives.items()
+            if kind == g and values[v]
+        }
+        count = values[m.counts[g]]
+        if sum((num * load for num, load in given.values()), Fraction(0)) <= count:
+            continue
+        units = _telling_units(m, g, given, count, most)
+        if units is not None:
+            row = {m.gives[b, g]: math.floor(units * load) for b, (_, load) in given.items()}
+            m.program.add_row(f"finer[{g}]", {**row, m.counts[g]: -units}, None, 0)
+            num_added += 1
+    return num_added
+
+
+def _telling_units(
+    m: MixModel, kind: int, given: Mapping[int, tuple[int, Fraction]], count: int, most: int
+) -> int | None:
+    """Return units a card in which loads rounded down exceed a count; None where none is found."""
+    loads = [load for _, load in given.values()]
+    total, cards = sum(loads, Fraction(0)), m.program.variables[m.counts[kind]].upper
+    size = total * m.problem.pieces_per_bucket + cards
+    largest = min(int(most / (total + 1)), int((MAX_SIZE - 1) / size))
+    terms = [(num, load.numerator, load.denominator) for num, load in given.values()]
+    for units in range(largest, max(largest - MAX_UNITS_TRIED, 0), -1):
+        if sum(num * (units * p // q) for num, p, q in terms) > units * count:
+            return units
+    return None
 
 
 def extract(m: MixModel, values: Sequence[int]) -> Mix:

@@ -17,8 +17,13 @@ MAX_ROUNDS = 20
 #: Pieces of every bucket on every kind, being changed.
 Pieces = list[list[int]]
 
+#: Moves count loads in whole numbers, which are much faster than fractions: exactly while a card is
+#: no more units than this, else in so many that are rounded up.
+MAX_CARD_UNITS, ROUNDED_CARD_UNITS = 2**200, 2**40
+
 #: Accelerators that may not be had, price an hour, price of the load: less is better, in order.
-Cost = tuple[int, Fraction, Fraction]
+#: Prices are in units of `_Search`.
+Cost = tuple[int, int, int]
 
 
 def counted(problem: MixProblem, pieces: Sequence[Sequence[int]]) -> Mix:
@@ -140,9 +145,10 @@ def improved_mix(problem: MixProblem, is_over: Callable[[], bool] = lambda: Fals
     if best is None or by_request is None:
         return None
     search = _Search(problem, is_over)
+    enough = None if bound is None else bound * search.price_scale
     least = search.cost(search.loads_of(best.pieces))
     for number in range(MAX_ROUNDS):
-        if is_over() or (least[0] == 0 and least[1] == bound):
+        if is_over() or (least[0] == 0 and least[1] == enough):
             break
         start = [by_request, best][number] if number < 2 else best
         pieces = [list(row) for row in start.pieces]
@@ -164,23 +170,32 @@ class _Search:
             [g for g in range(len(problem.kinds)) if problem.can_serve(b, g)]
             for b in range(len(problem.buckets))
         ]
+        exact = [{g: problem.piece_load(b, g) for g in able} for b, able in enumerate(self.able)]
+        units = math.lcm(*(load.denominator for loads in exact for load in loads.values()))
+        self.card_units = units if units <= MAX_CARD_UNITS else ROUNDED_CARD_UNITS
         self.piece_loads = [
-            {g: problem.piece_load(b, g) for g in able} for b, able in enumerate(self.able)
+            {g: math.ceil(load * self.card_units) for g, load in loads.items()} for loads in exact
+        ]
+        prices = [kind.price_per_hour for kind in problem.kinds]
+        self.price_scale = math.lcm(*(price.denominator for price in prices))
+        self.prices = [int(price * self.price_scale) for price in prices]
+
+    def loads_of(self, pieces: Sequence[Sequence[int]]) -> list[int]:
+        """Return the load of every kind."""
+        return [
+            sum(row[g] * self.piece_loads[b][g] for b, row in enumerate(pieces) if row[g])
+            for g in range(len(self.prices))
         ]
 
-    def loads_of(self, pieces: Sequence[Sequence[int]]) -> list[Fraction]:
-        """Return the load of every kind."""
-        return _loads(self.problem, pieces)
-
-    def cost(self, loads: Sequence[Fraction], only: Sequence[int] | None = None) -> Cost:
+    def cost(self, loads: Sequence[int], only: Sequence[int] | None = None) -> Cost:
         """Return what loads cost, of some kinds or of all."""
-        over, price, busy = 0, Fraction(0), Fraction(0)
+        over = price = busy = 0
         for g in range(len(loads)) if only is None else only:
-            kind, count = self.problem.kinds[g], math.ceil(loads[g])
-            if kind.max_count is not None:
-                over += max(count - kind.max_count, 0)
-            price += count * kind.price_per_hour
-            busy += loads[g] * kind.price_per_hour
+            count, most = -(-loads[g] // self.card_units), self.problem.kinds[g].max_count
+            if most is not None:
+                over += max(count - most, 0)
+            price += count * self.prices[g]
+            busy += loads[g] * self.prices[g]
         return over, price, busy
 
     def descend(self, pieces: Pieces) -> None:
@@ -196,7 +211,7 @@ class _Search:
                         if g != h and row[g]:
                             is_better |= self._move(row, loads, b, (g, h))
 
-    def _move(self, row: list[int], loads: list[Fraction], b: int, pair: tuple[int, int]) -> bool:
+    def _move(self, row: list[int], loads: list[int], b: int, pair: tuple[int, int]) -> bool:
         """Move the pieces from one kind to another that lower the cost most; tell if any do."""
         (g, h), before = pair, (loads[pair[0]], loads[pair[1]])
         least, best = self.cost(loads, pair), 0

@@ -22,6 +22,9 @@ from optimizer.side.accounts import MixAcceleratorDocument, MixBucketDocument, M
 from optimizer.side.kinds import Goal, PlainKind
 from optimizer.side.result import SidePlanDocument
 
+#: Up to this many pairs of bucket and kind a mix is small.
+SMALL = 150
+
 #: The oracle is asked when it needs to try no more splits of buckets than this.
 MAX_ORACLE_STEPS = 200_000
 
@@ -53,12 +56,13 @@ class MixDecisionKind(PlainKind):
 
     decision = "mix"
     goals = (Goal("price_per_hour", "an hour"),)
-    #: CP-SAT states finer loads exactly than a MILP solver can.
-    solvers = ("cp-sat", "highs", "cbc")
     nothing_fits = "no accelerators that may be had serve every bucket"
 
     def __init__(self, instance: Instance) -> None:
         self.problem = mix_problem(instance)
+        size = len(self.problem.kinds) * len(self.problem.buckets)
+        # CP-SAT states finer loads exactly, MILP solvers prove large mixes sooner
+        self.solvers = ("highs", "cbc", "cp-sat") if size > SMALL else ("cp-sat", "highs", "cbc")
 
     def broken(self, answer: Mix) -> Sequence[Violation]:
         """Rules that a mix breaks."""

@@ -51,7 +51,8 @@ NULL_OK = {
     *("deadline_s", "power_w", "fabric_between", "pool", "maximise", "layer_group", "compute"),
     *("scale", "format", "router_bias", "indexer", "compressor", "window", "top_k"),
     *("vocabulary_multiple", "expert_counts", "q_lora_rank", "ring_bytes"),
-    *("max_requests_per_s", "topology", "extents"),  # null takes what the first pool has
+    "max_requests_per_s",
+    *("topology", "extents"),  # null takes what the first pool has, and that is judged later
 }
 NON_EMPTY_LISTS = {
     *("pools", "cohorts", "collectives", "rows", "groups", "layers", "expert_counts", "tensors"),

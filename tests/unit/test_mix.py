@@ -249,6 +249,38 @@ def test_what_rounding_cannot_tell_apart_is_not_proven(backend: str) -> None:
     assert exact.termination is Termination.INFEASIBLE
 
 
+@pytest.mark.parametrize("backend", ["highs", "cbc"])
+def test_finer_rows_prove_what_the_first_rounding_cannot(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three loads of 1/3 + 1/301 = 304/903 each come to 1.00997 cards, so two are needed.
+
+    The row weighs 912 + 903. With 305 in all there are (305 - 3) / 2.00997 = 150 units a card, and
+    a load is floor(50.498) = 50: one card seems enough. With 149, floor(50.16) = 50 tell.
+    """
+    problem = mix_of([("1", None, [1, 1, 1])], ["304/903"] * 3)
+    monkeypatch.setitem(formulation.MAX_WEIGHT, backend, 305)
+    row = load_row(problem, 0, 305, is_rounded_up=False)
+    assert (row.piece_units, row.card_units, row.is_exact) == ({0: 50, 1: 50, 2: 50}, 150, False)
+    found = solve_mix(problem, backend, deadline=time.monotonic() + 60)
+    assert (found.termination, found.value, found.bound) == (Termination.OPTIMAL, 2, 2)
+    monkeypatch.setattr(formulation, "MAX_ROUNDS", 1)
+    found = solve_mix(problem, backend, deadline=time.monotonic() + 60)
+    assert (found.termination, found.value, found.bound) == (Termination.FEASIBLE, 2, 1)
+
+
+def test_moves_count_loads_too_fine_for_whole_numbers() -> None:
+    """Loads with 80 denominators of their own, each a little over a tenth: 8.1 cards in all."""
+    requests: list[object] = [f"0.10{1000 + 7 * b}" for b in range(80)]
+    rates: list[object] = [f"1.0{1000 + 3 * b}" for b in range(80)]
+    problem = mix_of([("1", None, rates), ("3", None, rates)], requests)
+    improved = improved_mix(problem)
+    assert improved is not None
+    judged = evaluate_mix(problem, improved)
+    assert judged.violations == ()
+    assert judged.price_per_hour == mix_bound(problem) == 9
+
+
 def test_large_problems_are_declined() -> None:
     with pytest.raises(TooLargeError, match="more than 5 splits"):
         best_mix_exhaustively(PUBLISHED, max_steps=5)
