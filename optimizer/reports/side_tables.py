@@ -1,4 +1,4 @@
-"""Tables of the smaller decisions: stages, expert groups, exchanges, slices, links of a host."""
+"""Tables of the smaller decisions: stages, expert groups, exchanges, slices, links, mixes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from optimizer.reports.tables import (
 from optimizer.side.accounts import (
     ExpertGroupDocument,
     LinkLoadDocument,
+    MixAcceleratorDocument,
+    MixBucketDocument,
     PhaseDocument,
     SliceDocument,
     StageDocument,
@@ -36,6 +38,9 @@ def side_tables(found: SideEvaluationDocument) -> list[Table]:
         tables.append(slice_table(found.slices))
     if found.links:
         tables.append(link_table(found.links, found.links_before))
+    if found.accelerators:
+        tables.append(accelerator_table(found.accelerators))
+        tables.append(bucket_table(found.buckets, found.accelerators))
     return tables
 
 
@@ -127,3 +132,35 @@ def link_table(links: Sequence[LinkLoadDocument], before: Sequence[LinkLoadDocum
     ]
     columns = ["link", ">load", ">time", ">card order"]
     return make_table("links", "Links between NUMA nodes", columns, rows, most=MAX_ACCOUNT_ROWS)
+
+
+def accelerator_table(kinds: Sequence[MixAcceleratorDocument]) -> Table:
+    """Return how many accelerators of each kind a mix has, their load and price together."""
+    rows = [
+        (
+            text_cell(kind.name),
+            count_cell(kind.count),
+            Cell("any", float("inf")) if kind.max_count is None else count_cell(kind.max_count),
+            number_cell(kind.load),
+            number_cell(kind.price_per_hour),
+        )
+        for kind in kinds
+    ]
+    columns = ["accelerator", ">count", ">at most", ">load", ">price an hour"]
+    return make_table("accelerators", "Accelerators", columns, rows, most=MAX_ACCOUNT_ROWS)
+
+
+def bucket_table(
+    buckets: Sequence[MixBucketDocument], kinds: Sequence[MixAcceleratorDocument]
+) -> Table:
+    """Return the requests of every bucket and the pieces that each kind serves."""
+    rows = [
+        (
+            text_cell(bucket.name),
+            number_cell(bucket.requests_per_s),
+            *(count_cell(num or None) for num in bucket.pieces),
+        )
+        for bucket in buckets
+    ]
+    columns = ["bucket", ">requests/s", *(f">{kind.name}" for kind in kinds)]
+    return make_table("buckets", "Pieces of each bucket", columns, rows, most=MAX_ACCOUNT_ROWS)

@@ -47,6 +47,18 @@ def test_links_of_a_host_stand_beside_those_of_the_card_order() -> None:
     assert {row[3] for row in texts(table)} == {"33.55 MB"}
 
 
+def test_a_mix_says_what_is_rented_and_what_it_serves() -> None:
+    kinds, buckets = tables("mix-two-gpus")
+    assert [column.name for column in kinds.columns][-1] == "price an hour"
+    # 3 · 1.01 and 1 · 3.67
+    assert [row[:3] + row[4:] for row in texts(kinds)] == [
+        *(["A10G", "3", "any", "3.03"], ["A100-80GB", "1", "any", "3.67"]),
+    ]
+    assert [column.name for column in buckets.columns][2:] == ["A10G", "A100-80GB"]
+    assert [row[1] for row in texts(buckets)] == ["6", "3", "15", "6"]
+    assert sorted(row[2:] for row in texts(buckets)) == [["1", "—"], *[["—", "1"]] * 3]
+
+
 @pytest.mark.parametrize("name", ["qwen3-235b-experts-skewed", "r1-bf16-64xa800-stages"])
 def test_other_decisions_have_no_tables_of_these(name: str) -> None:
     assert {table.name for table in tables(name)} <= {"groups"}
