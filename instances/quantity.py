@@ -236,8 +236,8 @@ def parse_quantity(value: object, dimension: str) -> Fraction:
     return exact
 
 
-def _terminating_decimal(value: Fraction) -> str | None:
-    """Return the plain decimal text of a positive value, or None when it has no short one."""
+def terminating_decimal(value: Fraction) -> str | None:
+    """Return the plain decimal text of a value of 0 or more, or None when it has no short one."""
     rest, twos, fives = value.denominator, 0, 0
     while rest % 2 == 0:
         rest, twos = rest // 2, twos + 1
@@ -277,7 +277,7 @@ def format_exact(value: Fraction, dimension: str) -> int | str:
     if value.denominator == 1:
         return value.numerator
     sign = "-" if value < 0 else ""
-    text = _terminating_decimal(abs(value))
+    text = terminating_decimal(abs(value))
     return f"{value}{unit}" if text is None else f"{sign}{text}{unit}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from instances.quantity import terminating_decimal
+
 #: Digits of a fitted number: more would be noise.
 DIGITS = 4
 _TIMES = ((Fraction(1), "s"), (Fraction(1, 10**3), "ms"), (Fraction(1, 10**6), "us"))
@@ -12,8 +14,6 @@ _RATES = tuple(
     (Fraction(10**tens), f"{prefix}B/s") for tens, prefix in ((12, "T"), (9, "G"), (6, "M"))
 )
 _LEAST_RATE = (Fraction(1), "B/s")
-#: Decimal places of a number that is written as a decimal.
-_MAX_PLACES = 30
 
 
 def rounded(value: Fraction, digits: int = DIGITS) -> Fraction:
@@ -46,10 +46,5 @@ def _text(
 ) -> str:
     """Write a value in the largest unit of which it has at least one, else as a fraction."""
     scale, unit = next((pair for pair in units if value >= pair[0]), least)
-    number = value / scale
-    for places in range(_MAX_PLACES + 1):
-        shifted = number * 10**places
-        if shifted.denominator == 1:
-            text = str(shifted.numerator).rjust(places + 1, "0")
-            return f"{text[:-places]}.{text[-places:]}{unit}" if places else f"{text}{unit}"
-    return f"{value}{base}"
+    text = terminating_decimal(value / scale)
+    return f"{value}{base}" if text is None else f"{text}{unit}"
