@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,24 @@ Exit codes: 0 solved and verified, 2 bad input, 3 proven infeasible,
 4 limit reached without a plan, 5 a claim does not match its verification."""
 
 
+class ExactQuantity(click.ParamType[Fraction]):
+    """A quantity on the command line, read exactly: "100ms", "293.6us", "256KiB"."""
+
+    def __init__(self, dimension: str) -> None:
+        self.name = self.dimension = dimension
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fraction:
+        """Return the value in SI units, or fail with the rule."""
+        from instances.quantity import QuantityError, parse_quantity
+
+        try:
+            return parse_quantity(value, self.dimension)
+        except QuantityError as error:
+            self.fail(str(error), param, ctx)
+
+
 class FiniteSeconds(click.ParamType[float]):
     """Seconds on the command line: "10", "0.5", "500ms", "2min"."""
 
@@ -27,12 +46,7 @@ class FiniteSeconds(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the seconds as a float, or fail with the rule."""
-        from instances.quantity import QuantityError, parse_quantity
-
-        try:
-            return float(parse_quantity(value, "seconds"))
-        except QuantityError as error:
-            self.fail(str(error), param, ctx)
+        return float(ExactQuantity("seconds").convert(value, param, ctx))
 
 
 def check_writable(path: str) -> None:

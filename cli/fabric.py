@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.common import show_and_leave
+from cli.common import ExactQuantity, show_and_leave
 
 if TYPE_CHECKING:
     from instances.topology import Topology
@@ -26,10 +27,14 @@ OPERATIONS = (
 @click.command()
 @click.argument("topology")
 @click.option("--operation", type=click.Choice(OPERATIONS), default="all_reduce", show_default=True)
-@click.option("--message", default="10KiB", show_default=True, metavar="SIZE")
+@click.option(
+    "--message", type=ExactQuantity("bytes"), default="10KiB", show_default=True, metavar="SIZE"
+)
 @click.option("--ranks", type=click.IntRange(2), help="The first cards only; default: all.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def fabric(topology: str, operation: str, message: str, ranks: int | None, as_json: bool) -> None:
+def fabric(
+    topology: str, operation: str, message: Fraction, ranks: int | None, as_json: bool
+) -> None:
     """Show the links of TOPOLOGY, and every algorithm of an operation on them.
 
     TOPOLOGY is a name of the catalog (`supernode catalog topologies`), the path of a JSON file that
@@ -38,17 +43,12 @@ def fabric(topology: str, operation: str, message: str, ranks: int | None, as_js
     import json
 
     from instances.errors import InputError
-    from instances.quantity import QuantityError, parse_quantity
     from optimizer.collectives import CollectiveUnavailable
     from optimizer.fabric_report import fabric_report, report_document
 
     spec = _read(topology)
     try:
-        size = int(parse_quantity(message, "bytes"))
-    except QuantityError as error:
-        raise InputError("--message", "", str(error)) from None
-    try:
-        report = fabric_report(spec, operation, size, ranks)
+        report = fabric_report(spec, operation, int(message), ranks)
     except (CollectiveUnavailable, ValueError) as error:
         raise InputError("--ranks", "", str(error)) from None
 

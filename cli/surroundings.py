@@ -7,28 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.common import EXIT_CODES, EXIT_SOLVED, show_and_leave
+from cli.common import EXIT_CODES, EXIT_SOLVED, ExactQuantity, show_and_leave
 
 if TYPE_CHECKING:
     from instances.surroundings import ConnectionSpec
-
-
-class ExactQuantity(click.ParamType[Fraction]):
-    """A quantity on the command line, read exactly: "100ms", "293.6us", "256KiB"."""
-
-    def __init__(self, dimension: str) -> None:
-        self.name = self.dimension = dimension
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Fraction:
-        """Return the value in SI units, or fail with the rule."""
-        from instances.quantity import QuantityError, parse_quantity
-
-        try:
-            return parse_quantity(value, self.dimension)
-        except QuantityError as error:
-            self.fail(str(error), param, ctx)
 
 
 SECONDS, BYTES = ExactQuantity("seconds"), ExactQuantity("bytes")

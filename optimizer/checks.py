@@ -19,7 +19,7 @@ from optimizer.footprints import check_footprint
 from optimizer.legality import Rule
 from optimizer.measured import is_replaced
 from optimizer.plan import CardId, Footprint, Plan, ServingInstance, SessionId
-from optimizer.steps import decode_step, needs_collective, prompt_s
+from optimizer.steps import check_prices, needs_collective
 from optimizer.surroundings.connections import (
     host_setup_s,
     setup_words,
@@ -176,9 +176,7 @@ def _check_collective(instance: Instance, footprint: Footprint) -> Iterator[Rule
         text = f"{label} is measured: measured tables replace the modelled {name}"
         yield Rule("measured", 1, "collectives", text)
     try:
-        decode_step(instance, pool, footprint)
-        for cohort in instance.workload.cohorts:
-            prompt_s(instance, pool, footprint, cohort)
+        check_prices(instance, pool, footprint)
     except CollectiveUnavailable as error:
         yield Rule(error.rule, footprint.parallel.num_cards, "ranks", str(error))
 

@@ -91,11 +91,6 @@ def measured_s(table: MeasuredCollective, message_bytes: int | Fraction) -> Frac
     return below.time_s + (above.time_s - below.time_s) * share
 
 
-def measured_all_reduce_s(table: MeasuredCollective, message_bytes: int | Fraction) -> Fraction:
-    """Return `measured_s`, by the name it had when only AllReduces were measured; seconds."""
-    return measured_s(table, message_bytes)
-
-
 def log2_up(ratio: Fraction) -> Fraction:
     """Return log2 of a ratio of 1 or more, rounded up to a multiple of 2^-40.
 

@@ -11,7 +11,7 @@ from instances.measurements import MeasuredSession
 from instances.workload import Cohort
 from optimizer.collectives import MEASURED, NO_COLLECTIVE, CollectiveUnavailable
 from optimizer.plan import Footprint
-from optimizer.steps import decode_step, prompt_s
+from optimizer.steps import check_prices, prompt_s
 
 #: Degrees by their name in a measurement and in a footprint.
 DEGREES = {name: name for name in ("tp", "pp", "cp", "dp", "ep", "sp", "dcp")}
@@ -44,11 +44,8 @@ def is_replaced(instance: Instance, pool: Pool, footprint: Footprint) -> bool:
         return False
     if footprint.collective in (MEASURED, NO_COLLECTIVE):
         return False
-    built = replace(footprint, collective=MEASURED)
     try:
-        decode_step(instance, pool, built)
-        for cohort in instance.workload.cohorts:
-            prompt_s(instance, pool, built, cohort)
+        check_prices(instance, pool, replace(footprint, collective=MEASURED))
     except CollectiveUnavailable:
         return False
     return True

@@ -123,7 +123,7 @@ def exchange_line(topology: Topology, kind: str, span: Span) -> Line:
     A ReduceScatter goes round a ring, an All-to-All sends everything at once, and a "send" is from
     every rank to the next one.
     """
-    algorithm = {"reduce_scatter": "ring", "all_to_all": "direct", "send": "shift"}[kind]
+    algorithm = "ring" if kind == "reduce_scatter" else "direct"
     line = _line(_TOPOLOGY.dump_json(topology), kind, algorithm, span)
     if kind == "all_to_all":  # a schedule counts the share that stays, an exchange does not
         return replace(line, s_per_byte=line.s_per_byte * span.ranks / (span.ranks - 1))
@@ -146,8 +146,7 @@ def _line(text: bytes, operation: str, algorithm: str, span: Span) -> Line:
     topology, fabric = _fabric(text)
     groups = span.groups(fabric.num_cards, not is_uniform(topology))
     if operation == "send":
-        pairs = [[a, b] for g in groups for a, b in zip(g, g[1:] + g[:1], strict=True)]
-        return Parties(topology, fabric, span, pairs).line("send", "direct")
+        groups = [[a, b] for g in groups for a, b in zip(g, g[1:] + g[:1], strict=True)]
     return Parties(topology, fabric, span, groups).line(operation, algorithm)
 
 
@@ -169,12 +168,15 @@ class Parties:
 
     def line(self, operation: str, algorithm: str) -> Line:
         """Return the time of an exchange; raises CollectiveUnavailable."""
-        schedule, found = self.schedule(operation, algorithm), self.price(operation, algorithm)
+        schedule = self.schedule(operation, algorithm)
+        found = self._priced(schedule)
         return Line(found.fixed_s, found.s_per_byte, *self._requests(schedule))
 
     def price(self, operation: str, algorithm: str) -> Price:
         """Price the rounds of an algorithm; raises CollectiveUnavailable."""
-        schedule = self.schedule(operation, algorithm)
+        return self._priced(self.schedule(operation, algorithm))
+
+    def _priced(self, schedule: Schedule) -> Price:
         adders = serving_adders(self.fabric, self.groups)[1] if schedule.num_adders else None
         return price(schedule, self.fabric, self.groups, adders)
 

@@ -121,7 +121,9 @@ class Place:
     def _all_reduce_s(self, name: str, exchange: Exchange) -> Fraction:
         servers, ranks = self.servers_of(exchange.block), exchange.ranks
         fabric, size = self.fabric(servers), exchange.message_bytes
-        if fabric.topology is not None and name != MEASURED:
+        if name == MEASURED:
+            return all_reduce_s(name, fabric, ranks, servers, size)
+        if fabric.topology is not None:
             from optimizer.paths import all_reduce_line
 
             line = all_reduce_line(fabric.topology, name, self._span(exchange, servers))
@@ -133,7 +135,7 @@ class Place:
         else:
             model_s = all_reduce_s(name, fabric, ranks, servers, size)
             rounds = 2 * (ranks - 1 if name == "ring" else (ranks - 1).bit_length())
-        return model_s if name == MEASURED else started_s(fabric.initiator, model_s, rounds, rounds)
+        return started_s(fabric.initiator, model_s, rounds, rounds)
 
     def _span(self, exchange: Exchange, servers: int) -> Span:
         from optimizer.paths import Span

@@ -230,6 +230,13 @@ def decode_works(instance: Instance, footprint: Footprint) -> tuple[StageWork, .
     return tuple(_works(instance, footprint, step_load(instance, footprint)))
 
 
+def check_prices(instance: Instance, pool: Pool, footprint: Footprint) -> None:
+    """Raise as `decode_step` does where a step or a prompt has an exchange without a price."""
+    decode_step(instance, pool, footprint)
+    for cohort in instance.workload.cohorts:
+        prompt_s(instance, pool, footprint, cohort)
+
+
 def prompt_works(instance: Instance, footprint: Footprint, cohort: Cohort) -> tuple[StageWork, ...]:
     """Return what the cards of every stage do to read a session's prompt in one step."""
     load = replace(

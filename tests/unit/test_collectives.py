@@ -11,7 +11,7 @@ from instances.hardware import FabricSpec, MeasuredCollective, MeasuredRow
 from optimizer.collectives import (
     CollectiveUnavailable,
     all_reduce_s,
-    measured_all_reduce_s,
+    measured_s,
     ring_all_reduce_s,
     ring_tree_crossover_bytes,
     tree_all_reduce_s,
@@ -79,12 +79,12 @@ def test_tree_refuses_ranks_that_are_no_power_of_two_while_ring_serves_them(rank
 def test_a_measured_size_takes_its_row_and_any_other_the_next_larger_one(
     message: int, nanoseconds: int
 ) -> None:
-    assert measured_all_reduce_s(TABLE, message) == nanoseconds * NS
+    assert measured_s(TABLE, message) == nanoseconds * NS
 
 
 def test_a_message_one_byte_beyond_the_last_row_was_never_measured() -> None:
     with pytest.raises(CollectiveUnavailable, match="stops at 100 B, below 101 B") as caught:
-        measured_all_reduce_s(TABLE, 101)
+        measured_s(TABLE, 101)
     assert caught.value.rule == "no_measurement"
 
 
@@ -93,14 +93,14 @@ def test_the_published_table_gives_10_kib_the_time_of_its_16_kib_row() -> None:
         catalog_entry("measurements", "allreduce-2x-hgx-h100")
     )
     # Rows around it: 8 KiB 32.12 µs, 16 KiB 32.74 µs, 32 KiB 34.1 µs; section 6.5.1 uses 32.74.
-    assert measured_all_reduce_s(table, 10 * 2**10) == Fraction(3274, 10**8)
-    assert measured_all_reduce_s(table, 8192) == Fraction(3212, 10**8)
-    assert measured_all_reduce_s(table, 8193) == Fraction(3274, 10**8)
-    assert measured_all_reduce_s(table, 16384) == Fraction(3274, 10**8)
-    assert measured_all_reduce_s(table, 16385) == Fraction(3410, 10**8)
-    assert measured_all_reduce_s(table, 2**34) == Fraction(68652, 10**6)
+    assert measured_s(table, 10 * 2**10) == Fraction(3274, 10**8)
+    assert measured_s(table, 8192) == Fraction(3212, 10**8)
+    assert measured_s(table, 8193) == Fraction(3274, 10**8)
+    assert measured_s(table, 16384) == Fraction(3274, 10**8)
+    assert measured_s(table, 16385) == Fraction(3410, 10**8)
+    assert measured_s(table, 2**34) == Fraction(68652, 10**6)
     with pytest.raises(CollectiveUnavailable):
-        measured_all_reduce_s(table, 2**34 + 1)
+        measured_s(table, 2**34 + 1)
 
 
 @pytest.mark.parametrize(("collective", "nanoseconds"), [("ring", 672), ("tree", 592)])

@@ -18,7 +18,6 @@ from optimizer.arrays import exchanges
 from optimizer.collectives import (
     CollectiveUnavailable,
     log2_up,
-    measured_all_reduce_s,
     measured_s,
 )
 
@@ -94,7 +93,7 @@ def test_log_linear_is_a_line_over_the_logarithm_of_the_size() -> None:
 
 
 def test_the_old_name_still_looks_up() -> None:
-    assert measured_all_reduce_s(table("linear"), 12) == measured_s(table("linear"), 12) == 7 * US
+    assert measured_s(table("linear"), 12) == 7 * US
 
 
 @pytest.mark.parametrize("power", [0, 1, 2, 17, 64])
