@@ -25,6 +25,7 @@ from cli.common import (
 )
 from cli.explain import explain
 from cli.fabric import fabric
+from cli.grow import grow
 from cli.model import model
 from cli.report import report
 from cli.schema import schema
@@ -63,6 +64,7 @@ def cli() -> None:
 @click.option("--threads", type=click.IntRange(0, 1024), default=0, help="0: all processors.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--within", metavar="SHARE", help="List every plan within a margin, such as 5%.")
+@click.option("--explain-power", is_flag=True, help="Of capacity: sum the watts line by line.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the result document.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document alone.")
 def solve(
@@ -72,6 +74,7 @@ def solve(
     threads: int,
     seed: int,
     within: str | None,
+    explain_power: bool,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -90,8 +93,10 @@ def solve(
 
         read_margin(within)
     options = SolveOptions(solver, time_limit, threads, seed)
+    if explain_power and problem.decision != "capacity":
+        _refuse_explain_power(problem)
     if problem.decision != "deployment":
-        _solve_side(problem, options, output, as_json)
+        _solve_side(problem, options, output, as_json, explain_power)
     result = _with_near_optimal(problem, _solve_with_progress(problem, options), options, within)
     if output is not None:
         write_atomically(output, result.to_json())
@@ -122,8 +127,20 @@ def _with_near_optimal(
     return result.model_copy(update={"near_optimal": near})
 
 
+def _refuse_explain_power(problem: Instance) -> NoReturn:
+    """Say that only capacity plans have a sum of watts."""
+    from instances.errors import InputError
+
+    rule = f"is for decision 'capacity'; {problem.name} decides {problem.decision!r}"
+    raise InputError("--explain-power", "", rule)
+
+
 def _solve_side(
-    problem: Instance, options: SolveOptions, output: str | None, as_json: bool
+    problem: Instance,
+    options: SolveOptions,
+    output: str | None,
+    as_json: bool,
+    explain_power: bool,
 ) -> NoReturn:
     """Solve one of the smaller decisions, print it, and leave."""
     from cli.render_side import render_side
@@ -138,7 +155,7 @@ def _solve_side(
         if as_json:
             click.echo(result.to_json(), nl=False)
         else:
-            render_side(problem, result)
+            render_side(problem, result, explain_power=explain_power)
 
     show_and_leave(_exit_code(result), show)
 
@@ -254,6 +271,7 @@ def examples(name: str | None, best: bool, sweeps: bool) -> None:
 cli.add_command(calibrate)
 cli.add_command(explain)
 cli.add_command(fabric)
+cli.add_command(grow)
 cli.add_command(hosts)
 cli.add_command(model)
 cli.add_command(payback)

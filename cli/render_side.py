@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.render import headline, objective_line, proof_line, report_console
+from cli.render_capacity import render_capacity, render_not_used, render_power
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.accounts import LinkLoadDocument, PhaseDocument
@@ -17,8 +18,13 @@ from optimizer.side.result import SideEvaluationDocument, SideResultDocument
 from optimizer.words import OPERATION_NAMES, plural
 
 
-def render_side(problem: Instance, result: SideResultDocument) -> None:
-    """Print a result: the decision, its proof, and the account of every stage or group."""
+def render_side(
+    problem: Instance, result: SideResultDocument, *, explain_power: bool = False
+) -> None:
+    """Print a result: the decision, its proof, and the account of what it takes.
+
+    With `explain_power` the watts of a capacity plan are summed line by line.
+    """
     console = report_console()
     console.print(f"[bold]{escape(problem.name)}[/bold]: {headline(result)}")
     if result.plan is not None:
@@ -30,6 +36,10 @@ def render_side(problem: Instance, result: SideResultDocument) -> None:
     console.print(f"proof      {escape(proof_line(result))}")
     if result.evaluation is not None:
         _print_account(console, result.evaluation)
+        if explain_power and result.evaluation.capacity is not None:
+            render_power(console, result.evaluation.capacity)
+    if result.not_used is not None:
+        render_not_used(console, result.not_used)
 
 
 def render_side_verification(problem: Instance, verification: dict[str, Any]) -> None:
@@ -70,6 +80,8 @@ def _print_account(console: Console, evaluation: SideEvaluationDocument) -> None
         if evaluation.value_before is not None and evaluation.saved is not None:
             alone, saved = evaluation.value_before, evaluation.saved
             console.print(f"saved      {saved:,.6g} an hour: one kind alone costs {alone:,.6g}")
+    if evaluation.capacity is not None:
+        render_capacity(console, evaluation.capacity)
     if evaluation.balance is not None and evaluation.balance_before is not None:
         before = human_seconds(Fraction(evaluation.value_before or 0))
         console.print(

@@ -27,9 +27,9 @@ PAGES, TEXTS, IMAGES = (".html", ".htm"), (".md", ".markdown"), (".svg", ".png")
 @click.option(
     "--chart",
     "chart_name",
-    type=click.Choice(["curves", "memory", "timeline", "sensitivity"]),
+    type=click.Choice(["curves", "memory", "racks", "timeline", "sensitivity"]),
     help="The chart to write as .svg or .png; default: the first there is of curves, timeline, "
-    "sensitivity, memory.",
+    "sensitivity, racks, memory.",
 )
 def report(files: tuple[str, ...], output: str, chart_name: str | None) -> None:
     """Make a page, Markdown or charts of results and sweeps.

@@ -121,6 +121,7 @@ class _Effort:
     threads: int
     seed: int
     stop: threading.Event
+    presolve: str = "choose"
 
     @property
     def is_over(self) -> bool:
@@ -139,9 +140,11 @@ def solve_program(
     threads: int = 1,
     seed: int = 0,
     stop: threading.Event | None = None,
+    presolve: str = "choose",
 ) -> ProgramOutcome:
     """Minimise; every value returned keeps all rows, and a bound never exceeds the optimum.
 
+    `presolve` is that of HiGHS: "choose" or "off".
     Raises TooLargeError for numbers beyond `MAX_SIZE`, BackendUnavailable, and MismatchError when a
     solver's values break a row.
     """
@@ -152,7 +155,7 @@ def solve_program(
     _check_size(program, "objective", program.objective)
     if any(_is_hopeless(program, row) for row in program.rows):
         return ProgramOutcome(Termination.INFEASIBLE)
-    effort = _Effort(deadline, threads, seed, stop or threading.Event())
+    effort = _Effort(deadline, threads, seed, stop or threading.Event(), presolve)
     if effort.is_over:
         return ProgramOutcome(Termination.NO_SOLUTION_FOUND)
     try:
@@ -246,7 +249,12 @@ def _run_highs(problem: Any, effort: _Effort) -> tuple[Termination, int | None]:
     from formulations.milp_engine import run_highs
 
     return run_highs(
-        problem, effort.seconds, threads=effort.threads, seed=effort.seed, stop=effort.stop
+        problem,
+        effort.seconds,
+        threads=effort.threads,
+        seed=effort.seed,
+        stop=effort.stop,
+        presolve=effort.presolve,
     )
 
 

@@ -47,7 +47,13 @@ class _Run:
 
 
 def run_highs(
-    problem: pulp.LpProblem, seconds: float, *, threads: int, seed: int, stop: threading.Event
+    problem: pulp.LpProblem,
+    seconds: float,
+    *,
+    threads: int,
+    seed: int,
+    stop: threading.Event,
+    presolve: str = "choose",
 ) -> tuple[Termination, int | None]:
     """Run HiGHS; gap 0, because only a proof counts. Returns the status and a proven bound.
 
@@ -56,7 +62,9 @@ def run_highs(
     """
     until = time.monotonic() + seconds
     try:
-        return _call_highs(problem, seconds, threads=threads, seed=seed, stop=stop)
+        return _call_highs(
+            problem, seconds, threads=threads, seed=seed, stop=stop, presolve=presolve
+        )
     except SolverFailed:
         left = max(until - time.monotonic(), 0.0)
         return _call_highs(problem, left, threads=threads, seed=seed, stop=stop, presolve="off")

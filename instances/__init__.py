@@ -4,9 +4,10 @@ from instances.errors import InputError
 from instances.fleet import Fault, Fleet, Pool
 from instances.formats import ModelFormats
 from instances.hardware import AcceleratorSpec, FabricSpec, MeasuredCollective, ServerSpec
-from instances.instance import Instance, Objective, Runtime, Search
+from instances.instance import Instance, Runtime, Search
 from instances.io import example_names, load_instance, parse_instance
 from instances.model import ModelSpec
+from instances.objective import Objective
 from instances.workload import Cohort, Workload
 
 __all__ = [

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
+from instances.building import OccupiedCards
+from instances.capacity import CapacityDecision
 from instances.formats import Frozen
 from instances.quantity import (
     Bytes,
@@ -19,7 +21,7 @@ from instances.quantity import (
 from instances.topology import NumaTopology, Topology
 
 #: The smaller decisions, and with them the main one: what an instance may ask for.
-SideName = Literal["stages", "experts", "placement", "slices", "ring_order", "mix"]
+SideName = Literal["stages", "experts", "placement", "slices", "ring_order", "mix", "capacity"]
 DecisionName = Literal["deployment", SideName]
 
 Degree = Annotated[int, Field(ge=1, le=100_000)]
@@ -66,13 +68,6 @@ class ExpertDecision(Frozen):
     replica_budget_bytes: Bytes = 0
     uneven: bool = True
     layer_group: str | None = None
-
-
-class OccupiedCards(Frozen):
-    """Cards of one server, by number, that something else uses."""
-
-    server: Number
-    cards: tuple[Number, ...] = Field(min_length=1, strict=False)
 
 
 class PlacementDecision(Frozen):
@@ -220,4 +215,5 @@ SECTIONS: dict[SideName, type[BaseModel]] = {
     "slices": SliceDecision,
     "ring_order": RingOrderDecision,
     "mix": MixDecision,
+    "capacity": CapacityDecision,
 }

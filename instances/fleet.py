@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from instances.building import (
+    Cooling,
+    FailureDomain,
+    OccupiedCards,
+    PowerBudget,
+    RackSpec,
+    SwitchTier,
+)
 from instances.catalog_store import reference
 from instances.formats import Frozen
 from instances.hardware import Fabric, Name, ServerSpec
-from instances.quantity import PositiveSeconds, Seconds
+from instances.quantity import PositiveSeconds, PricePerHour, Seconds
 from instances.surroundings import ConnectionSpec
 from instances.topology import ServersTopology, Topology
 
@@ -21,13 +29,22 @@ class Pool(Frozen):
 
     `connections` says what their NICs keep for a serving instance that spans several servers, and
     limits how many it may span; null means no limit.
+
+    Where capacity is decided, a server costs `price_per_hour` and takes `rack_units` of a rack with
+    its `cooling`. Of a fleet to be bought, `num_servers` are the most, and all `servers_per_group`
+    of a group come together; of an existing one, `occupied` cards are not to be had.
     """
 
     name: Name
     server: Server
-    num_servers: int = Field(ge=1, le=100_000)
+    num_servers: int = Field(ge=1, le=1_000_000)
     fabric_between: Fabric | None = None
     connections: ConnectionSpec | None = None
+    price_per_hour: PricePerHour | None = None
+    rack_units: int | None = Field(default=None, ge=1, le=1000)
+    cooling: Cooling = "air"
+    servers_per_group: int = Field(default=1, ge=1, le=100_000)
+    occupied: tuple[OccupiedCards, ...] = Field(default=(), max_length=100_000, strict=False)
 
     @model_validator(mode="after")
     def _topology_joins_these_servers(self) -> Pool:
@@ -58,16 +75,28 @@ class Pool(Frozen):
 
 
 class Fleet(Frozen):
-    """All the pools; a serving instance never crosses from one pool to another."""
+    """All the pools; a serving instance never crosses from one pool to another.
+
+    `mode` "existing" places serving instances on the servers that are there; "purchase" chooses how
+    many servers, racks and switch tiers to have. Racks, power, tiers and failure domains count
+    where capacity is decided.
+    """
 
     pools: tuple[Pool, ...] = Field(min_length=1, max_length=64, strict=False)
+    mode: Literal["existing", "purchase"] = "existing"
+    racks: tuple[RackSpec, ...] = Field(default=(), max_length=1000, strict=False)
+    power: PowerBudget | None = None
+    switch_tiers: tuple[SwitchTier, ...] = Field(default=(), max_length=64, strict=False)
+    failure_domains: tuple[FailureDomain, ...] = Field(default=(), max_length=1000, strict=False)
 
     @model_validator(mode="after")
     def _unique(self) -> Fleet:
-        names = [pool.name for pool in self.pools]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"pool name {name!r} appears {names.count(name)} times")
+        for what in ("pool", "rack", "switch_tier", "failure_domain"):
+            names = [item.name for item in getattr(self, f"{what}s")]
+            for name in names:
+                if names.count(name) > 1:
+                    plain = what.replace("_", " ")
+                    raise ValueError(f"{plain} name {name!r} appears {names.count(name)} times")
         return self
 
     @property

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from instances.budget import Budget
+from instances.capacity import CapacityDecision
+from instances.capacity_rules import check_capacity, check_without_capacity
 from instances.catalog_store import reference
 from instances.collectives import COLLECTIVE_SEPARATOR, CollectiveName
 from instances.decisions import (
@@ -28,6 +29,7 @@ from instances.fleet import Fault, Fleet
 from instances.formats import Frozen
 from instances.measurements import MeasuredSession
 from instances.model import DENSE_FIELDS, ModelSpec
+from instances.objective import Objective
 from instances.quantity import Bytes, Share
 from instances.topology import is_uniform
 from instances.workload import Workload
@@ -35,15 +37,6 @@ from instances.workload import Workload
 #: More faults than this on distinct cards would double the kinds of serving instance each time.
 MAX_FAULTED_CARDS = 8
 
-ObjectiveName = Literal[
-    "makespan",
-    "max_latency",
-    "mean_completion",
-    "cost_per_on_time_session",
-    "occupied_card_seconds",
-    "energy",
-    "cards",
-]
 Degrees = tuple[Annotated[int, Field(ge=1, le=100_000)], ...]
 
 
@@ -134,46 +127,6 @@ class Search(Frozen):
         return (COLLECTIVE_SEPARATOR.join(self.collectives),)
 
 
-class Objective(Frozen):
-    """What to optimise, most important first, and who pays for idle cards.
-
-    `maximise` "held_sessions" comes before all else: the sessions of the only cohort whose caches
-    fit on the fleet at once. `billing` "fleet" bills every card of the fleet from time 0 until the
-    last session ends; "instance" bills each serving instance's cards until its own last session
-    ends. `at_most` limits what any plan may take, whatever is optimised.
-    """
-
-    maximise: Literal["held_sessions"] | None = None
-    minimise: tuple[ObjectiveName, ...] = Field(default=(), strict=False)
-    billing: Literal["fleet", "instance"] = "fleet"
-    at_most: Budget = Budget()
-
-    @field_validator(
-        "minimise", mode="before", json_schema_input_type=ObjectiveName | list[ObjectiveName]
-    )
-    @classmethod
-    def _one_is_a_list(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("minimise")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("each objective may appear once")
-        return value
-
-    @model_validator(mode="after")
-    def _something(self) -> Objective:
-        if not self.names:
-            raise ValueError("minimise must list at least one objective, unless maximise has one")
-        return self
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All objectives, most important first."""
-        return (*((self.maximise,) if self.maximise else ()), *self.minimise)
-
-
 #: A dense decoder without groups, and a Hugging Face configuration, as a JSON Schema knows them.
 DenseForm = Annotated[
     dict[str, Any],
@@ -222,6 +175,7 @@ class Instance(Frozen):
     name: str = Field(min_length=1, max_length=120)
     description: str = ""
     model: Model
+    models: tuple[Model, ...] = Field(default=(), max_length=64, strict=False)
     fleet: Fleet
     workload: Workload
     runtime: Runtime = Runtime()
@@ -236,12 +190,15 @@ class Instance(Frozen):
     slices: SliceDecision | None = None
     ring_order: RingOrderDecision | None = None
     mix: MixDecision | None = None
+    capacity: CapacityDecision | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _side_decisions_have_their_own_goal(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("decision") in tuple(SECTIONS):
-            return {"objective": {"minimise": ["makespan"]}, **data}
+            listed = data.get("models")
+            first = {"model": listed[0]} if isinstance(listed, list | tuple) and listed else {}
+            return {"objective": {"minimise": ["makespan"]}, **first, **data}
         return data
 
     @model_validator(mode="after")
@@ -263,6 +220,11 @@ class Instance(Frozen):
                     f"stages.pools names {len(self.stages.pools)} pools for "
                     f"{self.stages.num_stages} stages"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _capacity_fits(self) -> Instance:
+        (check_without_capacity if self.capacity is None else check_capacity)(self)
         return self
 
     @field_validator("schema_version", mode="before")
@@ -308,6 +270,8 @@ class Instance(Frozen):
 
     @model_validator(mode="after")
     def _peaks_are_known(self) -> Instance:
+        if self.decision == "capacity":  # pools that cannot compute a model are left out there
+            return self
         number_format = self.model.formats.compute_format
         for i, pool in enumerate(self.fleet.pools):
             accelerator = pool.server.accelerator
@@ -344,7 +308,8 @@ class Instance(Frozen):
 
     @model_validator(mode="after")
     def _parts_and_counts_exist(self) -> Instance:
-        parts = [part.name for part in self.model.parts]
+        models = self.models or (self.model,)
+        parts = [part.name for model in models for part in model.parts]
         for name in self.runtime.loaded_parts:
             if name not in parts:
                 known = ", ".join(parts) or "no side part"

@@ -197,6 +197,10 @@ def parse_instance(
     document = dict(data)
     if "model" in document:
         document["model"] = resolve_model_reference(document["model"], folder, source)
+    if isinstance(document.get("models"), list):
+        document["models"] = [
+            resolve_model_reference(model, folder, source) for model in document["models"]
+        ]
     return validate(Instance, document, source)
 
 

@@ -12,7 +12,8 @@ from instances.formats import Frozen
 from instances.hardware import Name
 from instances.quantity import PositiveSeconds, Seconds, Share
 
-#: Sessions are placed one by one, so a workload of more than this is refused.
+#: Sessions are placed one by one, except where capacity is decided: a workload of more than this
+#: is refused elsewhere.
 MAX_SESSIONS = 100_000
 
 
@@ -22,15 +23,22 @@ class Cohort(Frozen):
     Each holds the KV of `context_tokens`, reads a prompt of `prompt_tokens` more and generates
     `new_tokens`. `release_s` and `deadline_s` are measured from the start of the plan (time 0), not
     from each other.
+
+    Where capacity is decided, a cohort may name its `model` (null: the instance's first), the
+    `pools` that may serve it (null: all), and a `min_on_time_fraction` of its own (null: that of
+    the workload, which each cohort must reach there).
     """
 
     name: Name
-    num_sessions: int = Field(ge=1, le=100_000)
+    num_sessions: int = Field(ge=1, le=1_000_000_000)
     context_tokens: int = Field(ge=0, le=1_000_000_000)
     prompt_tokens: int = Field(default=0, ge=0, le=1_000_000_000)
     new_tokens: int = Field(ge=1, le=1_000_000)
     release_s: Seconds = Fraction(0)
     deadline_s: PositiveSeconds | None = None
+    model: Name | None = None
+    pools: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=64, strict=False)
+    min_on_time_fraction: Share | None = None
 
     @model_validator(mode="after")
     def _deadline_after_release(self) -> Cohort:
@@ -69,10 +77,6 @@ class Workload(Frozen):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"cohort name {name!r} appears {names.count(name)} times")
-        if self.num_sessions > MAX_SESSIONS:
-            raise ValueError(
-                f"{self.num_sessions} sessions in all; the planner takes at most {MAX_SESSIONS}"
-            )
         if self.expert_counts is not None and not any(self.expert_counts):
             raise ValueError("expert_counts are all 0; leave them out or give what was measured")
         if self.min_on_time_fraction > 1:

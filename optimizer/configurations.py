@@ -100,6 +100,13 @@ def spans(pool: Pool, num_cards: int) -> Iterator[int]:
             yield servers
 
 
+def whole_spans(pool: Pool, num_cards: int) -> Iterator[int]:
+    """Yield the numbers of servers as `spans` does, several only where each gives all its cards."""
+    for servers in spans(pool, num_cards):
+        if servers == 1 or servers * pool.server.num_cards == num_cards:
+            yield servers
+
+
 def reject_span(pool: Pool, footprint: Footprint) -> Rejection:
     """Say why no number of servers will do for a footprint's cards."""
     label, cards = footprint.parallel.label(), footprint.parallel.num_cards

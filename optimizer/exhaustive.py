@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain, combinations, product, starmap
 
-from instances.instance import Instance, Objective
+from instances.instance import Instance
+from instances.objective import Objective
 from optimizer.checks import sessions_in_order, uniform_cards
 from optimizer.errors import MismatchError, TooLargeError
 from optimizer.evaluate import evaluate

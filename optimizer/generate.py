@@ -1,9 +1,8 @@
 """Seeded random problem instances, tiny enough that every plan can be looked at.
 
 Half have a dense model and tensor parallelism alone; the others any model and split. Sizes sit on
-edges: compute and reads take about equally long, reductions cost as much as either, memory fits to
-the byte or is one short, and deadlines and faults fall on moments when a session can really end.
-"""
+edges: compute, reads and reductions take about equally long, memory fits to the byte or is one
+short, deadlines and faults fall on moments when a session can end."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ from random import Random
 from typing import Any, get_args
 
 from instances.collectives import CollectiveName
-from instances.instance import Instance, Objective, ObjectiveName
+from instances.instance import Instance
 from instances.io import parse_instance
+from instances.objective import Objective, ObjectiveName
 from instances.workload import Cohort
 from optimizer.collectives import NEED_LINKS
 from optimizer.exhaustive_queues import footprints

@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import product
 
 from instances.fleet import Pool
 from instances.instance import Instance
-from optimizer.checks import uniform_cards
 from optimizer.collective_choice import Priced, without_replaced, without_slower
 from optimizer.collectives import NO_COLLECTIVE, CollectiveUnavailable
-from optimizer.configurations import configurations, reject_connections, reject_span, spans
-from optimizer.errors import TooLargeError
+from optimizer.configurations import (
+    configurations,
+    reject_connections,
+    reject_span,
+    spans,
+    whole_spans,
+)
 from optimizer.footprints import check_degrees, check_lanes, check_stages
+from optimizer.layouts import mixed_kinds, uniform_layouts
 from optimizer.legality import Rule
 from optimizer.measured import measured_session_s
 from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
 from optimizer.peak import buffer_bytes, usable_bytes
-from optimizer.plan import CardId, Footprint
+from optimizer.plan import Footprint
 from optimizer.screening import misfit, screen, without_dominated
 from optimizer.stages.building import pipeline_cut
 from optimizer.stages.problem import even_cut
@@ -32,9 +37,9 @@ from optimizer.sums import sum_ticks
 from optimizer.tables import (
     Candidate,
     FaultedCard,
-    Kind,
     Layout,
     MemoryRow,
+    PricedCandidates,
     ProblemTables,
     Rejection,
 )
@@ -43,21 +48,23 @@ from optimizer.work import StageWork
 #: Share of the time after which no more candidates are listed, so that some can be priced.
 LISTING_SHARE = 0.5
 
-#: More kinds than this and the tables decline the problem.
-MAX_KINDS = 20_000
-
 
 class _Builder:
     """Prices the candidates of one instance and collects the rejections."""
 
     def __init__(
-        self, instance: Instance, is_over: Callable[[float], bool], keep_all: bool
+        self,
+        instance: Instance,
+        is_over: Callable[[float], bool],
+        keep_all: bool,
+        spans: Callable[[Pool, int], Iterator[int]],
     ) -> None:
         self.instance, self.is_over, self.is_complete = instance, is_over, True
-        self.keep_all = keep_all
+        self.keep_all, self.spans = keep_all, spans
         self.candidates: list[Candidate] = []
         self.rejections: list[Rejection] = []
         self.known_works: dict[tuple[object, ...], tuple[StageWork, ...]] = {}
+        self.known_sizes: dict[tuple[object, ...], tuple[tuple[tuple[int, ...], int], ...]] = {}
         self.misfits: dict[Footprint, Rejection | None] = {}
 
     def reject(
@@ -72,7 +79,7 @@ class _Builder:
             if self.is_late(LISTING_SHARE):
                 break
             footprint = Footprint(pool.name, config, 1, "")
-            servers = tuple(spans(pool, config.num_cards))
+            servers = tuple(self.spans(pool, config.num_cards))
             broken = self.first_broken(footprint)
             if broken is not None:
                 self.reject(footprint, broken.rule, broken.amount, broken.unit, broken.message)
@@ -148,18 +155,30 @@ class _Builder:
 
     def memory_rows(self, pool: Pool, footprint: Footprint) -> tuple[MemoryRow, ...]:
         """Return what sessions take on a card of each stage; equal rows once."""
-        model, config, search = self.instance.model, footprint.parallel, self.instance.search
         room = usable_bytes(self.instance, pool) - buffer_bytes(self.instance, footprint)
-        rows: dict[MemoryRow, None] = {}
-        for place in stage_places(model, footprint.stages):
-            loaded = self.instance.runtime.loaded_parts
-            weights = stage_weight_bytes(model, config, place, self.instance.engine, loaded)
-            each = tuple(
-                session_bytes(model, config, place, c.held_tokens, search.kv_sharing)
-                for c in self.instance.workload.cohorts
+        sizes = self.stage_sizes(footprint)
+        return tuple(dict.fromkeys(MemoryRow(each, room - weights) for each, weights in sizes))
+
+    def stage_sizes(self, footprint: Footprint) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """Return bytes of a session of each cohort, and of weights, on a card of each stage.
+
+        Neither pools nor batches change them.
+        """
+        key = (footprint.parallel, footprint.stages)
+        if key not in self.known_sizes:
+            model, config, search = self.instance.model, footprint.parallel, self.instance.search
+            engine, loaded = self.instance.engine, self.instance.runtime.loaded_parts
+            self.known_sizes[key] = tuple(
+                (
+                    tuple(
+                        session_bytes(model, config, place, c.held_tokens, search.kv_sharing)
+                        for c in self.instance.workload.cohorts
+                    ),
+                    stage_weight_bytes(model, config, place, engine, loaded),
+                )
+                for place in stage_places(model, footprint.stages)
             )
-            rows[MemoryRow(each, room - weights)] = None
-        return tuple(rows)
+        return self.known_sizes[key]
 
     def fits(self, pool: Pool, footprint: Footprint) -> bool:
         """Whether a card holds its weights and the smallest session; a rejection if not.
@@ -257,88 +276,36 @@ class _Builder:
         return tuple(FaultedCard(*key, tuple(when)) for key, when in sorted(stalls.items()))
 
 
-def _union(parts: list[tuple[Fraction, Fraction]]) -> tuple[tuple[Fraction, Fraction], ...]:
-    joined: list[tuple[Fraction, Fraction]] = []
-    for begin, end in sorted(parts):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((begin, end))
-    return tuple(joined)
-
-
-def _make_kind(
-    index: int, candidate: Candidate, owned: tuple[int, ...], faults: tuple[FaultedCard, ...]
-) -> Kind:
-    stalls = _union([stall for f in owned for stall in faults[f].stalls])
-    return Kind(index, candidate, owned, stalls)
-
-
-def _mixed_kinds(candidates: list[Candidate], faults: tuple[FaultedCard, ...]) -> tuple[Kind, ...]:
-    """Every candidate with every set of failing cards it could own."""
-    kinds: list[Kind] = []
-    for candidate in candidates:
-        mine = [i for i, f in enumerate(faults) if f.pool_index == candidate.pool_index]
-        for size in range(len(mine) + 1):
-            for owned in combinations(mine, size):
-                servers = [faults[f].server for f in owned]
-                crowded = any(servers.count(s) > candidate.cards_per_server for s in servers)
-                if crowded or len(set(servers)) > candidate.num_servers:
-                    continue
-                kinds.append(_make_kind(len(kinds), candidate, owned, faults))
-                if len(kinds) > MAX_KINDS:
-                    raise TooLargeError(f"more than {MAX_KINDS} kinds of serving instance")
-    return tuple(kinds)
-
-
-def _uniform(
-    builder: _Builder, faults: tuple[FaultedCard, ...]
-) -> tuple[tuple[Kind, ...], tuple[Layout, ...]]:
-    """Return the kinds and layouts of equal serving instances that fill every pool."""
-    pools = builder.instance.fleet.pools
-    kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
-    layouts: list[Layout] = []
-    found: dict[Footprint, dict[int, Candidate]] = {}
-    for c in builder.candidates:
-        found.setdefault(replace(c.footprint, pool=""), {})[c.pool_index] = c
-    for shape, by_pool in found.items():
-        cards_each, servers = shape.parallel.num_cards, shape.num_servers
-        placed: list[tuple[int, tuple[CardId, ...]]] = []
-        for i, pool in enumerate(pools):
-            blocks = tuple(uniform_cards(pool, cards_each, servers))
-            if i not in by_pool or not blocks:
-                if i in by_pool:
-                    block = cards_each // servers
-                    left = pool.server.num_cards % block * pool.num_servers or (
-                        pool.num_servers % servers * pool.server.num_cards
-                    )
-                    label = shape.parallel.label()
-                    text = (
-                        f"{label} over {servers} server(s) leaves {left} of {pool.num_cards} cards"
-                    )
-                    builder.reject(replace(shape, pool=pool.name), "uniform", left, "cards", text)
-                placed = []
-                break
-            for cards in blocks:
-                owned = tuple(
-                    f
-                    for f, fault in enumerate(faults)
-                    if fault.pool_index == i and CardId(fault.server, fault.card) in cards
-                )
-                key = (by_pool[i].index, owned)
-                if key not in kinds:
-                    kinds[key] = _make_kind(len(kinds), by_pool[i], owned, faults)
-                placed.append((kinds[key].index, cards))
-        if placed:
-            layouts.append(Layout(tuple(placed)))
-    return tuple(kinds.values()), tuple(layouts)
-
-
 def dispatch_order(instance: Instance) -> tuple[int, ...]:
     """Return cohort indices session by session, by release, then cohort."""
     cohorts = instance.workload.cohorts
     order = sorted(range(len(cohorts)), key=lambda c: cohorts[c].release_s)
     return tuple(c for c in order for _ in range(cohorts[c].num_sessions))
+
+
+def _priced(
+    instance: Instance,
+    is_over: Callable[[float], bool],
+    *,
+    keep_all: bool = False,
+    spans: Callable[[Pool, int], Iterator[int]] = spans,
+) -> _Builder:
+    builder = _Builder(instance, is_over, keep_all, spans)
+    for i, pool in enumerate(instance.fleet.pools):
+        builder.price_pool(i, pool)
+    if not keep_all:
+        kept, beaten = without_dominated(instance, builder.candidates)
+        builder.candidates = [replace(c, index=i) for i, c in enumerate(kept)]
+        builder.rejections += beaten
+    return builder
+
+
+def price_candidates(
+    instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+) -> PricedCandidates:
+    """Price candidates as `build_tables` does, over several servers those of whole servers only."""
+    found = _priced(instance, is_over, spans=whole_spans)
+    return PricedCandidates(tuple(found.candidates), tuple(found.rejections), found.is_complete)
 
 
 def build_tables(
@@ -354,19 +321,15 @@ def build_tables(
 
     Raises TooLargeError when failing cards multiply the kinds beyond `MAX_KINDS`.
     """
-    builder = _Builder(instance, is_over, keep_all)
-    for i, pool in enumerate(instance.fleet.pools):
-        builder.price_pool(i, pool)
-    if not keep_all:
-        kept, beaten = without_dominated(instance, builder.candidates)
-        builder.candidates = [replace(c, index=i) for i, c in enumerate(kept)]
-        builder.rejections += beaten
+    builder = _priced(instance, is_over, keep_all=keep_all)
     faults = builder.faulted_cards()
     layouts: tuple[Layout, ...] | None = None
     if instance.search.deployment == "uniform":
-        kinds, layouts = _uniform(builder, faults)
+        kinds, layouts = uniform_layouts(
+            instance.fleet.pools, builder.candidates, faults, builder.reject
+        )
     else:
-        kinds = _mixed_kinds(builder.candidates, faults)
+        kinds = mixed_kinds(builder.candidates, faults)
     return ProblemTables(
         instance=instance,
         candidates=tuple(builder.candidates),

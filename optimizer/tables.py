@@ -98,6 +98,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class PricedCandidates:
+    """Candidates of a problem instance that can be used, and the reasons of the others.
+
+    Unless they are complete, time ran out before every candidate was priced.
+    """
+
+    candidates: tuple[Candidate, ...]
+    rejections: tuple[Rejection, ...]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FaultedCard:
     """A card that fails, and the half-open intervals in which that stops its instance."""
 

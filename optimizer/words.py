@@ -68,8 +68,10 @@ def number(value: float | None, unit: str = "") -> str:
         return human_seconds(Fraction(value))
     if unit == "B":
         return human_bytes(round(value))
-    if unit in ("tokens", "sessions"):
-        return f"{value:,.0f} {unit}"
+    if unit in ("tokens", "sessions", "servers", "racks"):
+        whole = float(value).is_integer() or unit == "tokens"
+        noun = unit.removesuffix("s") if value == 1 and unit in ("servers", "racks") else unit
+        return f"{value:,.0f} {noun}" if whole else f"{digits(value)} {noun}"
     if unit == "cards":
         return f"{value:g} card" if value == 1 else f"{value:g} cards"
     if unit in ("B/s", "FLOP/s", "W", "J"):

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from instances.fleet import Pool
-from instances.instance import Instance, Objective
+from instances.instance import Instance
 from instances.io import validate
+from instances.objective import Objective
 from instances.workload import Cohort
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Names of charts, in the order in which one is chosen where none is asked for.
-CHARTS = ("curves", "timeline", "sensitivity", "memory")
+CHARTS = ("curves", "timeline", "sensitivity", "racks", "memory")
 FORMATS = ("svg", "png")
 
 _PX_PER_INCH = 96.0
@@ -32,7 +32,7 @@ def chart(inputs: ReportInputs, name: str | None = None, format: str = "svg") ->
     Parameters
     ----------
     inputs : what `read_report_inputs` returned.
-    name : curves, memory, timeline or sensitivity; None takes the first there is.
+    name : curves, memory, racks, timeline or sensitivity; None takes the first there is.
     format : svg or png.
 
     Raises

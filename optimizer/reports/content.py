@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optimizer.conflicts.document import ConflictDocument
+from optimizer.reports.capacity_tables import capacity_tables, not_used_table
 from optimizer.reports.curve_scene import curve_scene
 from optimizer.reports.curves import CurveChart, curve_charts
 from optimizer.reports.inputs import ReportInputs
 from optimizer.reports.memory import card_stacks, memory_scene, stage_stacks
+from optimizer.reports.rack_scene import rack_scene
 from optimizer.reports.result_tables import (
     Facts,
     candidate_tables,
@@ -34,6 +36,7 @@ from optimizer.reports.timeline import timeline_of, timeline_scene
 from optimizer.reports.tornado import tornado_of, tornado_scene
 from optimizer.result import AlternativesDocument, ResultDocument
 from optimizer.sensitivities.document import SensitivityDocument
+from optimizer.side.capacity_accounts import CapacityAccountDocument
 from optimizer.side.result import SideResultDocument
 from optimizer.words import (
     ENDINGS,
@@ -68,7 +71,7 @@ class FactList:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart; `kind` is what it is asked for by: curves, memory, timeline, sensitivity."""
+    """A chart; `kind` is what it is asked for by, such as curves, memory or racks."""
 
     kind: str
     scene: Scene
@@ -162,8 +165,9 @@ def _side_section(result: SideResultDocument) -> Section:
     items: list[Item] = []
     if result.plan is not None:
         items.append(Paragraph(result.plan.sentence, is_lead=True))
-        value = objective_value(result.objective)
-        items.append(FactList(((name_text(result.objective.name), value),)))
+        objectives = (result.objective, *result.then)
+        facts = tuple((name_text(o.name), objective_value(o)) for o in objectives)
+        items.append(FactList(facts))
     elif result.reason:
         items.append(Paragraph(f"No plan: {result.reason}.", is_lead=True))
     found = result.evaluation
@@ -176,11 +180,24 @@ def _side_section(result: SideResultDocument) -> Section:
         items.append(Paragraph(text))
     if found is not None:
         items += side_tables(found)
+    if found is not None and found.capacity is not None:
+        items += _capacity_items(found.capacity, result.instance)
     violations = violation_table(found.violations) if found is not None else None
     if violations is not None:
         items.append(violations)
+    if result.not_used is not None and result.not_used.examples:
+        items.append(not_used_table(result.not_used))
     items.append(FactList(proof_facts(result), "Proof"))
     return Section(result.instance, "result", ending(result), items)
+
+
+def _capacity_items(account: CapacityAccountDocument, instance: str) -> list[Item]:
+    """Return the picture of a fleet, and the tables that hold its numbers."""
+    scene = rack_scene(account, instance)
+    caption = "Equal racks are drawn once; heights are to scale of rack units."
+    in_racks = any(rack.rack is not None for rack in account.placement)
+    figure = [] if scene is None else [Figure("racks", scene, caption if in_racks else "")]
+    return [*figure, *capacity_tables(account)]
 
 
 def _curve_section(chart: CurveChart) -> Section:

@@ -12,6 +12,9 @@ _YELLOW, _BLUE, _VERMILLION, _PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7
 #: Colours of lines; after these they repeat.
 NUM_SERIES_COLOURS = 7
 
+#: Colours of bars; after these they repeat.
+NUM_BAR_COLOURS = 6
+
 #: Lines need contrast: yellow on white has none, nor has black on a dark page. Bars keep their
 #: colours on either, under text and hatches in "on-bar".
 LIGHT: dict[str, str] = {
@@ -30,6 +33,13 @@ LIGHT: dict[str, str] = {
     "limit": _VERMILLION,
     "halved": _SKY,
     "doubled": _ORANGE,
+    "occupied": "#b3bac2",
+    "m0": _SKY,
+    "m1": _ORANGE,
+    "m2": _GREEN,
+    "m3": _PURPLE,
+    "m4": _YELLOW,
+    "m5": _VERMILLION,
     "c0": _BLUE,
     "c1": _VERMILLION,
     "c2": _GREEN,
@@ -58,6 +68,11 @@ DARK: dict[str, str] = {
 def series_role(number: int) -> str:
     """Return the role of a series by its number; they repeat after seven."""
     return f"c{number % NUM_SERIES_COLOURS}"
+
+
+def bar_role(number: int) -> str:
+    """Return the role of a kind of bar or cell by its number; they repeat after six."""
+    return f"m{number % NUM_BAR_COLOURS}"
 
 
 def palette_css() -> str:

@@ -16,14 +16,22 @@ from optimizer.options import SolveOptions
 from optimizer.protocols import Termination
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.document import side_document
-from optimizer.side.kinds import SOLVERS, SideKind, Value, side_kind
+from optimizer.side.kinds import (
+    SOLVERS,
+    SideKind,
+    Value,
+    beaten_goal,
+    side_kind,
+    tighter,
+    value_text,
+)
 from optimizer.side.result import SideResultDocument
 
 #: Entry-point group in which the formulations of smaller decisions are found.
 ENTRY_POINT_GROUP = "supernode.side_decisions"
 
 #: The package that brings each solver.
-PACKAGES = {"highs": "highspy", "cp-sat": "ortools", "cbc": "pulp"}
+PACKAGES = {"highs": "highspy", "cp-sat": "ortools", "cbc": "pulp", "columns": "highspy"}
 
 #: Share of the time limit spent on a good answer before a solver is asked.
 IMPROVING_SHARE = 0.25
@@ -102,8 +110,8 @@ def solve_side(
     options.check()
     started = time.monotonic()
     record = SideRecord(side_kind(instance))
-    if options.solver not in ("auto", *SOLVERS):
-        known = ", ".join(SOLVERS)
+    if options.solver not in ("auto", *SOLVERS, *record.kind.solvers):
+        known = ", ".join(dict.fromkeys((*SOLVERS, *record.kind.solvers)))
         raise BackendUnavailable(f"no solver is named {options.solver!r}; known: {known}")
     record.offer(record.kind.first())
     names = record.kind.solvers if options.solver == "auto" else (options.solver,)
@@ -180,6 +188,8 @@ def _ask(
     if isinstance(found, Exception):
         raise found
     answer, value, bound = record.kind.read(found)
+    if found.termination is Termination.OPTIMAL:
+        bound = tighter(record.kind.goals, bound, value)  # what is optimal is its own bound
     return SideOutcome(name, found.termination, answer, value, bound)
 
 
@@ -192,7 +202,8 @@ def _verify(record: SideRecord, outcome: SideOutcome) -> None:
         raise MismatchError(f"{outcome.solver} returned a plan that breaks {broken[0].rule}")
     value = record.kind.value(outcome.answer)
     if outcome.value is not None and outcome.value != value:
-        raise MismatchError(f"{outcome.solver} claims {outcome.value}, verified {value}")
+        claimed, verified = value_text(outcome.value), value_text(value)
+        raise MismatchError(f"{outcome.solver} claims {claimed}, verified {verified}")
     record.offer(outcome.answer)
 
 
@@ -207,7 +218,7 @@ def _with_free_bound(record: SideRecord, outcome: SideOutcome) -> SideOutcome:
     if record.value() == bound:
         record.limit, record.reason = None, ""
         return SideOutcome("none", Termination.OPTIMAL, record.answer, bound, bound)
-    return outcome if outcome.bound is not None else replace(outcome, bound=bound)
+    return replace(outcome, bound=tighter(record.kind.goals, outcome.bound, bound))
 
 
 def _by_solver(
@@ -239,9 +250,15 @@ def _by_solver(
 def _conclude(record: SideRecord, is_stopped: bool, is_early: bool) -> None:
     outcome, opinion = record.outcome, record.opinion
     assert outcome is not None
+    beaten = beaten_goal(record.kind.goals, record.value(), outcome.bound)
+    if beaten is not None:
+        raise MismatchError(
+            f"{outcome.solver} claims a bound of {value_text(outcome.bound)}, but a plan with "
+            f"{value_text(record.value())} is better in {beaten.name}"
+        )
     if outcome.is_proof and opinion is not None and opinion.agrees is False:
         raise MismatchError(
-            f"{outcome.solver} claims {outcome.termination.value} {outcome.value}, "
+            f"{outcome.solver} claims {outcome.termination.value} {value_text(outcome.value)}, "
             f"{opinion.method} disagrees: {opinion.detail}"
         )
     if outcome.is_proof and opinion is not None and opinion.agrees:

@@ -49,6 +49,7 @@ def side_document(
         then=then,
         plan=plan,
         evaluation=None if answer is None else side_evaluation(kind, answer),
+        not_used=kind.not_used(answer),
         certificate=_certificate(instance, record, options, plan),
         seconds=round(seconds, 3),
     )
@@ -129,7 +130,10 @@ def verify_side(instance: Instance, document: Any, source: str = "plan") -> dict
         raise InputError(source, "plan", rule)
     plan = validate(SidePlanDocument, dict(plan_data), source)
     kind = side_kind(instance)
-    answer = kind.read_plan(plan)
+    try:
+        answer = kind.read_plan(plan)
+    except InputError as error:  # a decision does not know what its document is called
+        raise InputError(source, error.field, error.rule, error.value) from None
     if answer is None:
         rule = f"the instance decides {instance.decision}; give a field of that name"
         raise InputError(source, instance.decision, rule)

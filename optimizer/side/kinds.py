@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from instances.instance import Instance
 from optimizer.evaluation import Violation
 from optimizer.second_opinion import SecondOpinion
+from optimizer.side.capacity_accounts import NotUsedDocument
 from optimizer.side.result import SidePlanDocument
 
 #: Solvers that state every smaller decision, in the order in which they are asked.
@@ -91,19 +92,21 @@ class SideKind(Protocol):
         """Return the fields of an evaluation document that tell what an answer takes."""
         ...
 
+    def not_used(self, answer: Any) -> NotUsedDocument | None:
+        """Return what was considered and is not in an answer (None: there is none), and why."""
+        ...
+
 
 class PlainKind:
     """What most decisions have in common: one goal, and formulations that need no hint."""
 
     goals: tuple[Goal, ...]
-    solvers = SOLVERS
+    solvers: tuple[str, ...] = SOLVERS
     nothing_fits = "no plan keeps every card within memory"
 
     def is_better(self, value: Any, best: Any) -> bool:
         """Whether one value is strictly better than another; None is worse than any."""
-        if value is None or best is None:
-            return value is not None
-        return bool(value > best if self.goals[0].is_maximised else value < best)
+        return is_better(self.goals, value, best)
 
     def bound(self) -> Value | None:
         """Nothing is known without solving."""
@@ -113,11 +116,61 @@ class PlainKind:
         """Nothing: the statement is small enough."""
         return {}
 
+    def not_used(self, answer: Any) -> NotUsedDocument | None:
+        """Nothing to tell."""
+        return None
+
+
+def is_better(goals: Sequence[Goal], value: Value | None, best: Value | None) -> bool:
+    """Whether one value is strictly better than another in the first goal in which they differ.
+
+    None is worse than any, be it all of a value or one goal's part.
+    """
+    left, right = (parts(v, len(goals)) for v in (value, best))
+    for goal, one, other in zip(goals, left, right, strict=True):
+        if one == other:
+            continue
+        if one is None or other is None:
+            return one is not None
+        return bool(one > other) == goal.is_maximised
+    return False
+
+
+def tighter(goals: Sequence[Goal], one: Value | None, other: Value | None) -> Value | None:
+    """Return the bound that says more in the first goal in which two differ; None says nothing.
+
+    A bound of a later goal holds for answers that meet those of all earlier goals.
+    """
+    left, right = (parts(v, len(goals)) for v in (one, other))
+    for goal, first, second in zip(goals, left, right, strict=True):
+        if first == second:
+            continue
+        if first is None or second is None:
+            return other if first is None else one
+        return one if (first < second) == goal.is_maximised else other
+    return one
+
+
+def beaten_goal(goals: Sequence[Goal], value: Value | None, bound: Value | None) -> Goal | None:
+    """Return the goal in which a value is better than its bound, which proves that one wrong."""
+    left, right = (parts(v, len(goals)) for v in (value, bound))
+    for goal, found, least in zip(goals, left, right, strict=True):
+        if found is None or least is None:
+            return None
+        if found != least:
+            return goal if (found > least) == goal.is_maximised else None
+    return None
+
 
 def parts(value: Value | None, count: int) -> tuple[Fraction | None, ...]:
     """Return a value goal by goal, None for what is missing."""
     found = value if isinstance(value, tuple) else (value,)
     return (*found, *(None,) * (count - len(found)))
+
+
+def value_text(value: Value | None) -> str:
+    """Return a value for a message: "1/3", or "1/3, 5" of several goals."""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def as_fraction(value: Fraction | int | None) -> Fraction | None:
@@ -133,6 +186,7 @@ KINDS = {
     "slices": "optimizer.side.slice_kind:SliceKind",
     "ring_order": "optimizer.side.ring_order_kind:RingOrderKind",
     "mix": "optimizer.side.mix_kind:MixDecisionKind",
+    "capacity": "optimizer.side.capacity_kind:CapacityKind",
 }
 
 

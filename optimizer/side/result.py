@@ -22,6 +22,11 @@ from optimizer.side.accounts import (
     SlicePlaceDocument,
     StageDocument,
 )
+from optimizer.side.capacity_accounts import (
+    CapacityAccountDocument,
+    CapacityDocument,
+    NotUsedDocument,
+)
 
 __all__ = [
     "ExpertGroupDocument",
@@ -37,7 +42,7 @@ class SidePlanDocument(Document):
 
     Layers of each stage; the groups that hold each expert; server and card of each rank, with the
     algorithm of each phase (none: the fastest); the place of each slice, null for none; a ring;
-    accelerators of each kind and what they serve.
+    accelerators of each kind and what they serve; servers, racks and serving instances.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -50,6 +55,7 @@ class SidePlanDocument(Document):
     slices: list[SlicePlaceDocument | None] | None = None
     ring_order: RingDocument | None = None
     mix: MixDocument | None = None
+    capacity: CapacityDocument | None = None
 
 
 class SideEvaluationDocument(Document):
@@ -70,6 +76,7 @@ class SideEvaluationDocument(Document):
     links_before: list[LinkLoadDocument] = Field(default_factory=list)
     accelerators: list[MixAcceleratorDocument] = Field(default_factory=list)
     buckets: list[MixBucketDocument] = Field(default_factory=list)
+    capacity: CapacityAccountDocument | None = None
     balance: float | None = None
     balance_before: float | None = None
     value_before: float | None = None
@@ -78,7 +85,10 @@ class SideEvaluationDocument(Document):
 
 
 class SideResultDocument(Document):
-    """Everything a solve of a smaller decision found out; `then` are further objectives."""
+    """Everything a solve of a smaller decision found out; `then` are further objectives.
+
+    `not_used` says of capacity why other candidates are not in the plan.
+    """
 
     schema_version: Literal[1] = 1
     instance: str
@@ -90,6 +100,7 @@ class SideResultDocument(Document):
     then: list[ObjectiveDocument] = Field(default_factory=list)
     plan: SidePlanDocument | None
     evaluation: SideEvaluationDocument | None
+    not_used: NotUsedDocument | None = None
     certificate: CertificateDocument
     seconds: float
 

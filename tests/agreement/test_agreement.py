@@ -10,7 +10,8 @@ import pytest
 
 from formulations.cpsat_engine import CpSatDeployment
 from formulations.milp_engine import CbcDeployment, HighsDeployment
-from instances.instance import Instance, Objective, ObjectiveName
+from instances.instance import Instance
+from instances.objective import Objective, ObjectiveName
 from optimizer.decode import plan_of
 from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_many

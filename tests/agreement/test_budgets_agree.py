@@ -26,7 +26,7 @@ from formulations.milp_engine import CbcDeployment, HighsDeployment
 from formulations.ticks import tick_scale
 from instances import Instance, parse_instance
 from instances.budget import LIMITED, Budget
-from instances.instance import Objective, ObjectiveName
+from instances.objective import Objective, ObjectiveName
 from optimizer.decode import plan_of
 from optimizer.errors import TooLargeError
 from optimizer.evaluate import evaluate

@@ -34,35 +34,37 @@ COUNTS = {
     *("num_servers", "num_cards", "num_sessions", "new_tokens", "hidden_size", "vocab_size"),
     *("num_heads", "num_kv_heads", "head_dim", "ranks", "servers", "num_experts", "expert_size"),
     *("size", "num_stages", "ep", "tp", "pp", "cp", "dp", "batch", "micro_batches", "max_copies"),
-    "pieces_per_bucket",
+    *("pieces_per_bucket", "count", "units", "rack_units", "servers_per_group"),
 }
 ZERO_OK_QUANTITIES = {
     *("release_s", "at_s", "alpha_s", "workspace_bytes", "power_w", "migration_bytes"),
     *("collective_buffer_bytes", "replica_budget_bytes"),
     *("price_per_hour", "share", "max_requests_per_s"),
+    *("budget_w", "fixed_w", "cooling_w", "probability"),
     *("min_on_time_fraction", "usable_memory_fraction"),  # 0 is judged with the other fields
 }
 QUANTITIES = ZERO_OK_QUANTITIES | {
     *("deadline_s", "stall_s", "memory_bytes", "memory_bandwidth_bytes_per_s"),
     *("bandwidth_bytes_per_s", "message_bytes", "time_s", "ring_bytes"),
-    "requests_per_s",
+    *("requests_per_s", "period_s"),
 }
 NULL_OK = {
     *("deadline_s", "power_w", "fabric_between", "pool", "maximise", "layer_group", "compute"),
     *("scale", "format", "router_bias", "indexer", "compressor", "window", "top_k"),
     *("vocabulary_multiple", "expert_counts", "q_lora_rank", "ring_bytes"),
-    "max_requests_per_s",
+    *("max_requests_per_s", "power", "cooling_w", "probability", "period_s"),
     *("topology", "extents"),  # null takes what the first pool has, and that is judged later
 }
 NON_EMPTY_LISTS = {
     *("pools", "cohorts", "collectives", "rows", "groups", "layers", "expert_counts", "tensors"),
-    *("accelerators", "buckets", "max_requests_per_s"),
+    *("accelerators", "buckets", "max_requests_per_s", "goals", "cards"),
     *("tp", "pp", "ep", "cp", "dp", "dcp", "attention_copies", "batch", "micro_batches"),
 }
 CHOICES = {
     *("minimise", "maximise", "collectives", "deployment", "dispatch", "billing", "operation"),
     *("decision", "goal", "kv_sharing", "stage_cut", "roofline", "routing", "role", "split"),
     *("kind", "policy", "keys_from", "number", "kv", "state", "activations"),
+    *("mode", "cooling", "goals"),
 }
 REQUIRED = {
     *("name", "model", "fleet", "workload", "objective", "pools", "server", "num_servers"),
@@ -70,7 +72,12 @@ REQUIRED = {
     *("hidden_size", "vocab_size", "groups", "layers", "attention", "ffn", "size", "num_experts"),
     *("experts_per_token", "expert_size", "num_heads", "head_dim", "component", "tensors"),
     *("accelerators", "price_per_hour", "max_requests_per_s", "buckets", "share"),
-    "requests_per_s",
+    *("requests_per_s", "budget_w", "goals", "cards"),
+}
+#: Fields by section that may be left out or null there, though not elsewhere.
+OPTIONAL_THERE = {
+    *(("workload", "model"), ("workload", "pools"), ("workload", "min_on_time_fraction")),
+    ("fleet", "price_per_hour"),  # goals on prices need it, and that is judged later
 }
 #: Objects whose keys are data, so that no field of theirs is unknown or required.
 FREE_OBJECTS = {"sources", "peak_flops_per_s", "components"}
@@ -127,7 +134,10 @@ def _encode(document: Any) -> bytes:
 def _named(path: Path_) -> str:
     """The field of a path; what is wrong with a kind or base is said of its object."""
     path = path[:-1] if path[-1] in ("kind", "base") else path
-    return "".join(_part(part) for part in path).removeprefix(r"\.") + r"(?!\w)"
+    place = "".join(_part(part) for part in path).removeprefix(r"\.")
+    if path[:2] == ("models", 0):  # the first of models stands for model, too
+        place = place.replace(r"models\[0\]", r"(?:models\[0\]|model)", 1)
+    return place + r"(?!\w)"
 
 
 def _part(part: str | int) -> str:
@@ -142,7 +152,7 @@ def _bad_values(path: Path_, value: Any, rng: random.Random) -> list[Any]:
     """Values that no field of this kind may have."""
     name = "text" if path[-2:-1] == ("sources",) else _name(path)
     raw = [RAW.format(text) for text in NOT_A_NUMBER + HUGE]
-    nothing = [] if name in NULL_OK else [None]
+    nothing = [] if name in NULL_OK or (path[0], name) in OPTIONAL_THERE else [None]
     if name == "peak_flops_per_s" or (len(path) > 1 and path[-2] == "peak_flops_per_s"):
         name, nothing = "deadline_s", []
     if isinstance(value, dict):
@@ -190,8 +200,11 @@ def missing_field(rng: random.Random) -> Mutation:
     document = deepcopy(rng.choice(_documents()))
     paths = [p for p, _ in _walk(document) if p[-1] in REQUIRED and p[0] != "faults"]
     paths = [p for p in paths if not FREE_OBJECTS & set(p) and "base" not in _at(document, p[:-1])]
+    paths = [p for p in paths if (p[0], p[-1]) not in OPTIONAL_THERE]
     is_side = document.get("decision", "deployment") != "deployment"
-    path = rng.choice([p for p in paths if not (is_side and p == ("objective",))])
+    known = {("objective",)} if is_side else set()
+    known |= {("model",)} if document.get("models") else set()
+    path = rng.choice([p for p in paths if p not in known])
     del _at(document, path[:-1])[path[-1]]
     return Mutation(f"missing_field {field_path(path)}", _encode(document), _named(path))
 

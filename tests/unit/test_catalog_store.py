@@ -94,7 +94,7 @@ def test_names_are_sorted_and_complete() -> None:
     assert catalog_names("engines") == ("sglang", "tensorrt-llm", "textbook", "vllm")
     links = "infiniband-ndr infiniband-ndr-two-servers nvlink-4 nvlink-4-measured nvlink-4-nvswitch"
     assert catalog_names("fabrics") == tuple(links.split())
-    assert catalog_names("servers") == ("hgx-h100",)
+    assert catalog_names("servers") == ("hgx-h100", "hgx-h200")
     assert catalog_names("measurements") == (
         "allgather-8x-h100-nccl",
         "allreduce-2x-hgx-h100",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import optimizer.exhaustive
-from instances.instance import Instance, Objective
+from instances.instance import Instance
 from instances.io import parse_instance
+from instances.objective import Objective
 from optimizer.errors import MismatchError, TooLargeError
 from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_exhaustively, solve_many

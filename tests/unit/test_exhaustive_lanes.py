@@ -9,8 +9,9 @@ from typing import Any, get_args
 
 import pytest
 
-from instances.instance import Instance, Objective, ObjectiveName
+from instances.instance import Instance
 from instances.io import parse_instance
+from instances.objective import Objective, ObjectiveName
 from optimizer.errors import TooLargeError
 from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_exhaustively, solve_many

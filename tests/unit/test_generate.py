@@ -9,7 +9,8 @@ from itertools import combinations, permutations, product
 
 import pytest
 
-from instances.instance import Instance, Objective
+from instances.instance import Instance
+from instances.objective import Objective
 from optimizer.configurations import is_plain
 from optimizer.evaluate import evaluate
 from optimizer.exhaustive import solve_exhaustively, solve_many

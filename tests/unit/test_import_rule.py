@@ -31,6 +31,10 @@ SEEN_BY_FORMULATIONS = {
     "ring_order.problem",
     "mix.problem",
     "placement.problem",
+    "capacity.problem",
+    "capacity.plan",
+    "capacity.loads",
+    "capacity.multipliers",
 }
 
 

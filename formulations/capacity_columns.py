@@ -1,0 +1,306 @@
+"""Capacity of huge fleets by columns, with a bound that needs no solver (capacity_columns.md)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from formulations.capacity_columns_lp import Floats, LinearPoint, LoadProgram
+from formulations.capacity_columns_plan import build_plan
+from formulations.capacity_columns_rounding import Rounding, round_units
+from optimizer.capacity.multipliers import (
+    CountRow,
+    Multipliers,
+    ServerCounts,
+    UnitPricer,
+    check_supported,
+    cut_row,
+    valid_multipliers,
+)
+from optimizer.capacity.plan import CapacityPlan
+from optimizer.capacity.problem import CapacityProblem
+from optimizer.errors import MismatchError
+from optimizer.protocols import Termination
+
+#: Shares by which loads must be worth more than their cards to be added: at first, and at last.
+ROUGH, FINE = 0.02, 1e-7
+
+#: Loads that are added at most before the program is solved again, by model.
+MAX_ADDED = 12
+
+#: Steps of the search for one load: at first, and where the bound counts.
+FEW_NODES, MANY_NODES = 300, 20_000
+
+#: Steps of the search for counts of servers, and points at which a plan is looked for at most.
+MAX_STEPS, MAX_POINTS = 20_000, 12
+
+#: What is missing of servers, as a share, is taken for nothing below this.
+NOTHING = 1e-9
+
+#: How far from the cheapest servers to those in question prices are asked for, one by one.
+SHARES = (0.05, 0.3, 1.0)
+
+#: Seconds for what one model has left to serve: at first, and at last.
+ROUGH_S, FINE_S = 0.3, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsOutcome:
+    """How a solve ended: a plan, its goals, a bound on the goals of all plans, and its proof.
+
+    Goals come in the problem's order; bound <= value. `proof` are multipliers from which
+    `optimizer.capacity.multipliers.capacity_bound` counts the bound again.
+    """
+
+    termination: Termination
+    plan: CapacityPlan | None = None
+    value: tuple[Fraction, ...] | None = None
+    bound: tuple[Fraction, ...] | None = None
+    proof: tuple[Multipliers, ...] = ()
+
+
+def solve_by_columns(
+    problem: CapacityProblem,
+    *,
+    deadline: float,
+    threads: int = 1,
+    seed: int = 0,
+    stop: threading.Event | None = None,
+) -> ColumnsOutcome:
+    """Choose servers and instances; `deadline` is a `time.monotonic()` value.
+
+    One thread is used, however many there are. Raises TooLargeError for problems that
+    `check_supported` declines, and MismatchError where a plan beats the bound.
+    """
+    check_supported(problem)
+    return _Solver(problem, deadline, seed, stop or threading.Event()).solve()
+
+
+def is_feasible(point: LinearPoint) -> bool:
+    """Whether no servers are missing."""
+    return point.shortage <= NOTHING
+
+
+@dataclass
+class _Best:
+    """The best plan so far and the bound; the proof holds what the bound follows from."""
+
+    plan: CapacityPlan | None = None
+    value: tuple[Fraction, ...] | None = None
+    bound: tuple[Fraction, ...] | None = None
+    proof: list[Multipliers] = field(default_factory=list)
+    is_infeasible: bool = False
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether nothing is left to find."""
+        return self.is_infeasible or (self.value is not None and self.value == self.bound)
+
+    def outcome(self) -> ColumnsOutcome:
+        """Return how the solve ended."""
+        proof = tuple(self.proof)
+        if self.value is not None and self.bound is not None and self.bound > self.value:
+            raise MismatchError(f"a plan reaches {self.value}, below the bound {self.bound}")
+        if self.is_infeasible:
+            if self.plan is not None:
+                raise MismatchError("a plan was found where multipliers say that there is none")
+            return ColumnsOutcome(Termination.INFEASIBLE, proof=proof)
+        if self.plan is None:
+            return ColumnsOutcome(Termination.NO_SOLUTION_FOUND, bound=self.bound, proof=proof)
+        ended = Termination.OPTIMAL if self.is_proven else Termination.FEASIBLE
+        return ColumnsOutcome(ended, self.plan, self.value, self.bound, proof)
+
+
+class _Solver:
+    """Alternates between loads, counts of servers that multipliers allow, and whole plans."""
+
+    def __init__(
+        self, problem: CapacityProblem, deadline: float, seed: int, stop: threading.Event
+    ) -> None:
+        self.problem, self.deadline, self.seed, self.stop = problem, deadline, seed, stop
+        self.pricer, self.counts = UnitPricer(problem), ServerCounts(problem)
+        self.program = LoadProgram(problem, self.counts, self.pricer)
+        self.cuts: list[CountRow] = []
+        self.best = _Best()
+        #: prices of sessions and cards where servers cost least
+        self.guide: LinearPoint | None = None
+
+    def is_over(self) -> bool:
+        """Whether to stop."""
+        return self.stop.is_set() or time.monotonic() >= self.deadline
+
+    def solve(self) -> ColumnsOutcome:
+        """Find a rough plan and bound, then close in on the best."""
+        if not self._start():
+            self.best.is_infeasible = not self.is_over()
+            return self.best.outcome()
+        for share in (ROUGH, FINE):
+            point = self._converged(self.program.cheapest, share)
+            if point is None:
+                break
+            self.guide = point
+            if share == ROUGH:
+                self._plan(point, None)
+            self._cut(point)
+            self._count(())
+            if self.best.is_proven:
+                break
+        self._close()
+        return self.best.outcome()
+
+    def _start(self) -> bool:
+        """Add for every cohort and pool the densest load; False if a cohort has none at all."""
+        pricer = self.pricer
+        alone = pricer.most_alone.min(axis=1, initial=np.inf)  # [option, cohort served]
+        density = alone * (pricer.num_groups / pricer.num_cards)[:, None]
+        for c in self.program.wanted:
+            only = [int(o == c) for o in range(len(self.problem.cohorts))]
+            column = (pricer.cohort == c).argmax(axis=1)
+            able = (pricer.cohort == c).any(axis=1)
+            order = np.argsort(-density[np.arange(len(density)), column], kind="stable")
+            found: set[int] = set()
+            for k in order[able[order]]:
+                option = self.problem.options[int(k)]
+                if option.pool in found:
+                    continue
+                if self.is_over():
+                    return False
+                priced = pricer.priced(int(k), only, FEW_NODES)
+                if priced.value:
+                    self.program.add(int(k), priced.load)
+                    found.add(option.pool)
+            if not found:
+                return False
+        return True
+
+    def _converged(
+        self,
+        solve: Callable[[], LinearPoint | None],
+        share: float,
+        is_enough: Callable[[LinearPoint], bool] = lambda point: False,
+    ) -> LinearPoint | None:
+        """Add loads until none is worth more than its cards, or it is enough; None if time is over.
+
+        A load must be worth more by a share of its cards.
+        """
+        while not self.is_over():
+            point = solve()
+            if point is None or is_enough(point):
+                return point
+            if not self._add_columns(point, share):
+                return None if self.is_over() else point
+        return None
+
+    def _add_columns(self, point: LinearPoint, share: float) -> int:
+        """Add the loads that are worth most against their cards; return how many."""
+        top = float(point.sessions.max(initial=0.0))
+        if not top:
+            return 0
+        scale = 2.0 ** (40 - int(np.ceil(np.log2(top))))
+        whole = [int(price) for price in point.sessions * scale]
+        options, _ = self.pricer.promising(point.sessions, point.cards, share)
+        added: dict[int, int] = {}
+        nodes = FEW_NODES if share == ROUGH else MANY_NODES
+        for k in options:
+            option = self.problem.options[int(k)]
+            if added.get(option.model, 0) >= MAX_ADDED:
+                continue
+            if self.is_over():
+                break
+            priced = self.pricer.priced(int(k), whole, nodes)
+            worth = float(priced.value) / scale * self.pricer.unit(int(k)).num_units
+            if worth > point.cards[option.pool] * option.num_cards * (1 + share):
+                is_new = self.program.add(int(k), priced.load)
+                added[option.model] = added.get(option.model, 0) + is_new
+        return sum(added.values())
+
+    def _cut(self, point: LinearPoint) -> CountRow:
+        """Prove what prices say, and count with it from now on."""
+        cards: Floats = point.cards * (1 + FINE)
+        valid = valid_multipliers(
+            self.problem, self.pricer, point.sessions, cards, max_nodes=MANY_NODES
+        )
+        row = cut_row(self.counts, valid)
+        self.best.proof.append(valid)
+        self.cuts.append(row)
+        return row
+
+    def _count(self, excluded: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """Return the best counts that all cuts allow; without exclusions they are a bound."""
+        found = self.counts.fewest(self.cuts, MAX_STEPS, self.is_over, excluded)
+        if found.bound is None:
+            self.best.is_infeasible = self.best.is_infeasible or not excluded
+            return None
+        if not excluded:
+            bound = self.counts.goal_values(found.bound)
+            self.best.bound = bound if self.best.bound is None else max(bound, self.best.bound)
+        return found.point
+
+    def _close(self) -> None:
+        """Look for a plan with the best counts that are allowed, or for a cut that forbids them."""
+        excluded: list[tuple[int, ...]] = []
+        while not self.is_over() and not self.best.is_proven and len(excluded) < MAX_POINTS:
+            counts = self._count(excluded)
+            if counts is None or self.best.is_proven:
+                return
+            value = self.best.value
+            if excluded and value is not None and self.counts.point_values(counts) >= value:
+                return
+            servers = self.counts.servers(counts)
+            point = self._separated(servers)
+            if point is None:
+                return
+            if not is_feasible(point) and not self._cut(point).keeps(counts):
+                continue
+            if is_feasible(point):
+                self._plan(point, servers)
+            excluded.append(counts)
+
+    def _separated(self, servers: Sequence[int]) -> LinearPoint | None:
+        """Return prices that forbid the servers, or a solution with them; None if time is over.
+
+        Prices of a fleet between these servers and the cheapest one tell more about fleets that
+        are nearly as cheap.
+        """
+        assert self.guide is not None
+        for share in SHARES:
+            pairs = zip(servers, self.guide.servers, strict=True)
+            between = [share * n + (1 - share) * best for n, best in pairs]
+            point = self._converged(lambda n=between: self.program.within(n), FINE, is_feasible)
+            if point is None or share == 1.0:
+                return point
+            if not is_feasible(point):
+                worth = self.program.worth(servers, point)
+                if worth < 1 - NOTHING:
+                    return point
+        return None
+
+    def _plan(self, point: LinearPoint, servers: Sequence[int] | None) -> None:
+        """Round a solution to a plan, with no more than the given servers; keep the best."""
+        assert self.guide is not None
+        guide = self.guide
+        cards = np.maximum(guide.cards, 1e-9 * guide.cards.max(initial=0.0)).tolist()
+        free: list[int] | None = None
+        used = guide
+        gap = 1e-3 * guide.value / max(len(self.problem.models), 1)
+        if servers is not None:
+            spare = self._converged(lambda: self.program.sparing(servers), FINE)
+            if spare is None:
+                return
+            used = replace(spare, sessions=guide.sessions)
+            free = [0] * len(self.problem.pools)
+            for one, number in zip(self.problem.classes, servers, strict=True):
+                free[one.pool] += number * one.free_cards
+            left = -spare.shortage * sum(n * w for n, w in zip(free, cards, strict=True))
+            gap = max(left, 0.0) / (4 * max(len(self.problem.models), 1))
+        seconds = ROUGH_S if servers is None else FINE_S
+        rounding = Rounding(cards, free, seconds, gap, self.deadline, self.seed)
+        deal = round_units(self.problem, self.program.columns, used, rounding)
+        built = None if deal is None else build_plan(self.problem, self.counts, deal)
+        if built is not None and (self.best.value is None or built[1] < self.best.value):
+            self.best.plan, self.best.value = built

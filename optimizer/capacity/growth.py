@@ -1,0 +1,128 @@
+"""What to add next: the capacity decision solved again with one more of everything (6.5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from instances.errors import InputError
+from instances.instance import Instance
+from instances.io import parse_instance
+from optimizer.options import SolveOptions
+from optimizer.side.decisions import solve_side
+from optimizer.side.result import SideResultDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A fleet with one thing more."""
+
+    name: str
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRow:
+    """What a fleet with one thing more achieves: each goal, and how much more than without it.
+
+    `gains` are None where the fleet as it is, or the grown one, has no plan.
+    """
+
+    name: str
+    result: SideResultDocument
+    values: tuple[Fraction | None, ...]
+    gains: tuple[Fraction | None, ...]
+
+    @property
+    def helps(self) -> bool:
+        """Whether any goal changes, or a plan exists that did not."""
+        return any(self.gains) or (None in self.gains and None not in self.values)
+
+
+def additions(instance: Instance, power_step_w: int | None = None) -> Iterator[Addition]:
+    """Yield the instance with one more rack of each kind, server (group) of each pool, and power.
+
+    Of a fleet to be bought the maxima are raised; racks of an existing fleet come with the servers
+    that stand in each. `power_step_w` defaults to what the least server draws.
+    """
+    data = instance.model_dump(mode="json")
+    for r, rack in enumerate(instance.fleet.racks):
+
+        def more_racks(fleet: dict[str, Any], r: int = r) -> None:
+            fleet["racks"][r]["count"] += 1
+            for held in fleet["racks"][r]["servers"]:
+                for pool in fleet["pools"]:
+                    if pool["name"] == held["pool"]:
+                        pool["num_servers"] += held["num_servers"]
+
+        yield Addition(f"one more rack {rack.name}", _changed(data, more_racks))
+    for p, pool in enumerate(instance.fleet.pools):
+        if instance.fleet.mode == "existing" and instance.fleet.racks:
+            break  # a server needs a place in a rack, and a rack comes with its servers
+
+        def more_servers(fleet: dict[str, Any], p: int = p) -> None:
+            fleet["pools"][p]["num_servers"] += fleet["pools"][p]["servers_per_group"]
+
+        number = pool.servers_per_group
+        what = "one more server" if number == 1 else f"{number} more servers"
+        yield Addition(f"{what} of {pool.name}", _changed(data, more_servers))
+    if instance.fleet.power is None:
+        return
+    drawn = [pool.server.power_w for pool in instance.fleet.pools if pool.server.power_w]
+    step_w = min(drawn, default=1000) if power_step_w is None else power_step_w
+    budget_w = instance.fleet.power.budget_w + step_w
+
+    def more_power(fleet: dict[str, Any]) -> None:
+        fleet["power"]["budget_w"] = budget_w
+
+    yield Addition(f"{step_w / 1000:g} kW more power", _changed(data, more_power))
+
+
+def _changed(data: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> Instance:
+    import copy
+
+    changed = copy.deepcopy(data)
+    change(changed["fleet"])
+    return parse_instance(changed)
+
+
+def growth(
+    instance: Instance,
+    options: SolveOptions | None = None,
+    *,
+    power_step_w: int | None = None,
+    on_row: Callable[[str], None] | None = None,
+) -> tuple[SideResultDocument, tuple[GrowthRow, ...]]:
+    """Solve an instance, and again with one more of everything; each is proven and verified.
+
+    `on_row` is called with the name of what is solved next. Raises InputError where the instance
+    decides something else, and whatever `solve_side` raises.
+    """
+    if instance.capacity is None:
+        rule = "only a capacity decision has a fleet to grow; set it to 'capacity'"
+        raise InputError(instance.name, "decision", rule, instance.decision)
+    tell = on_row or (lambda name: None)
+    tell("as it is")
+    base = solve_side(instance, options)
+    before = goal_values(base)
+    rows = []
+    for addition in additions(instance, power_step_w):
+        tell(addition.name)
+        result = solve_side(addition.instance, options)
+        values = goal_values(result)
+        gains = tuple(
+            None if new is None or old is None else new - old
+            for new, old in zip(values, before, strict=True)
+        )
+        rows.append(GrowthRow(addition.name, result, values, gains))
+    return base, tuple(rows)
+
+
+def goal_values(result: SideResultDocument) -> tuple[Fraction | None, ...]:
+    """Return the exact verified value of every goal."""
+    return tuple(
+        None if goal.verified_exact is None else Fraction(goal.verified_exact)
+        for goal in (result.objective, *result.then)
+    )
