@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -223,7 +224,11 @@ class _Solver:
         """Prove what prices say, and count with it from now on."""
         cards: Floats = point.cards * (1 + FINE)
         valid = valid_multipliers(
-            self.problem, self.pricer, point.sessions, cards, max_nodes=MANY_NODES
+            self.problem,
+            self.pricer,
+            point.sessions.tolist(),
+            cards.tolist(),
+            max_nodes=MANY_NODES,
         )
         row = cut_row(self.counts, valid)
         self.best.proof.append(valid)
@@ -271,7 +276,8 @@ class _Solver:
         for share in SHARES:
             pairs = zip(servers, self.guide.servers, strict=True)
             between = [share * n + (1 - share) * best for n, best in pairs]
-            point = self._converged(lambda n=between: self.program.within(n), FINE, is_feasible)
+            within = partial(self.program.within, between)
+            point = self._converged(within, FINE, is_feasible)
             if point is None or share == 1.0:
                 return point
             if not is_feasible(point):

@@ -88,7 +88,7 @@ def _filled(
             for c in order:
                 number = 0 if problem.classes[c].is_occupied else min(needed, left[c])
                 if number:
-                    blocks = () if is_spanned else ((k, 1),)
+                    blocks: tuple[tuple[int, int], ...] = () if is_spanned else ((k, 1),)
                     fills.append(ServerFill(c, number, blocks, k if is_spanned else None))
                 left[c], needed = left[c] - number, needed - number
             if needed:

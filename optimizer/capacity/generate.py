@@ -28,9 +28,9 @@ FLEETS = (
 )
 #: Degrees of tensor parallelism that are searched, by cards in the largest server.
 DEGREES = {
-    2: ((1,), (1, 2), (2,), (1, 2), (2, 4), (1, 4), (4,)),
-    3: ((1, 2), (1, 3), (2, 3), (2,), (1,), (3, 6), (2, 6), (6,)),
-    4: ((1, 2), (2, 4), (1, 3), (2, 3), (2,), (3,), (4,), (4, 8)),
+    2: ((1,), (1, 2), (2,), (1, 2)),
+    3: ((1, 2), (1, 3), (2, 3), (2,), (1,)),
+    4: ((1, 2), (2, 4), (1, 3), (2, 3), (2,), (3,), (4,)),
     5: ((2, 3), (1, 3), (2,), (3,)),
     6: ((2, 3), (3,), (2,), (4,), (3, 6), (2, 4)),
 }
@@ -38,14 +38,14 @@ SHARES = ("0", "0", "1/4", "1/4", "1/3", "1/2", "1/2", "1")
 #: Goals that any decision may have, and those on sessions.
 PLAIN_GOALS = ("price_per_hour", "price_per_hour", "servers", "cards", "power", "energy")
 #: Rough number of things to try that is too many.
-MANY = 40_000
+MANY = 120_000
 
 
-def _model(rng: Random, name: str, most_tp: int) -> dict[str, Any]:
+def _model(rng: Random, name: str, has_experts: bool) -> dict[str, Any]:
     """Return a dense model with heads for any of the degrees, or one with experts."""
     formats = {"weights": "bf16", "embeddings": "bf16", "kv": rng.choice(("bf16", "fp8"))}
     sizes = {"hidden_size": rng.choice((48, 64)), "vocab_size": rng.choice((96, 101))}
-    if most_tp <= 2 and rng.random() < 0.3:  # groups of attention of their own
+    if has_experts:
         attention = {"kind": "gqa", "num_heads": 4, "num_kv_heads": rng.choice((1, 2))}
         ffn = {"kind": "moe", "num_experts": 4, "experts_per_token": 2, "expert_size": 32}
         group = {"name": "all", "layers": [0, 1], "attention": attention | {"head_dim": 8}}
@@ -62,7 +62,9 @@ def _model(rng: Random, name: str, most_tp: int) -> dict[str, Any]:
     }
 
 
-def _pools(rng: Random, sizes: Sequence[tuple[int, int]], is_purchase: bool) -> list[Any]:
+def _pools(
+    rng: Random, sizes: Sequence[tuple[int, int]], is_purchase: bool, is_wide: bool
+) -> list[Any]:
     """Return pools of the given (servers, cards in each)."""
     pools = []
     for i, (servers, cards) in enumerate(sizes):
@@ -86,7 +88,7 @@ def _pools(rng: Random, sizes: Sequence[tuple[int, int]], is_purchase: bool) -> 
                 "name": f"pool-{i}",
                 "server": server | {"fabric": fabric, "power_w": rng.choice((300, 700, 1001))},
                 "num_servers": servers,
-                "fabric_between": between if rng.random() < 0.8 else None,
+                "fabric_between": between if is_wide or rng.random() < 0.6 else None,
                 "price_per_hour": rng.choice(("1", "2", "2.5", "1.01", "98.32", "1/3")),
                 "rack_units": rng.choice((1, 2, 3)),
                 "servers_per_group": rng.choice((1, 1, *groups)) if is_purchase else 1,
@@ -117,19 +119,23 @@ def _cohorts(rng: Random, models: Sequence[dict[str, Any]], pools: list[Any]) ->
     return cohorts
 
 
-def _search(rng: Random, models: list[Any], cards: int) -> dict[str, Any]:
+def _search(rng: Random, sizes: Sequence[tuple[int, int]], flavour: str) -> dict[str, Any]:
+    """Return degrees for servers of these sizes: over several of them, of experts, or plain."""
+    cards = max(size for _, size in sizes)
+    search: dict[str, Any] = {"collectives": ["ring"]}
+    if rng.random() < 0.5:
+        search["batch"] = list(rng.choice(((2,), (1, 2), (3,), (4,))))
+    if flavour == "wide":
+        whole = {2 * size for servers, size in sizes if servers > 1}
+        return search | {"tp": sorted({1, *whole} if rng.random() < 0.4 else whole)}
+    if flavour == "experts":  # attention groups with memory of their own
+        return search | {"tp": [1], "dp": rng.choice(([1, 2], [2])), "ep": [1, 2]}
     degrees = rng.choice(DEGREES[cards])
     if 1 not in degrees and rng.random() < 0.3:
         degrees = (1, *degrees)
-    search: dict[str, Any] = {"collectives": ["ring"], "tp": list(degrees)}
-    if rng.random() < 0.5:
-        search["batch"] = list(rng.choice(((2,), (1, 2), (3,), (4,))))
-    if any("groups" in model for model in models):
-        if rng.random() < 0.7:
-            search |= {"tp": [1], "dp": [1, 2] if rng.random() < 0.5 else [2], "ep": [1, 2]}
-    elif rng.random() < 0.1:
-        search |= {"pp": [1, 2], "tp": search["tp"][:1], "micro_batches": [1, 2]}
-    return search
+    if rng.random() < 0.1:
+        return search | {"pp": [1, 2], "tp": [degrees[0]], "micro_batches": [1, 2]}
+    return search | {"tp": list(degrees)}
 
 
 def _limit_memory(rng: Random, problem: CapacityProblem, data: dict[str, Any]) -> None:
@@ -148,7 +154,7 @@ def _limit_memory(rng: Random, problem: CapacityProblem, data: dict[str, Any]) -
             + sum(n * b for n, b in zip(held, row.session_bytes, strict=True))
             for row in option.memory
         )
-        slack = rng.choice((0, 0, -1, 1000, *[10**8] * 8))
+        slack = rng.choice((0, 0, 0, 0, -1, *[10**8] * 8))
         memory = math.ceil((need + slack) / fraction)
         described["server"]["accelerator"]["memory_bytes"] = max(memory, 1)
 
@@ -202,9 +208,11 @@ def _racks(rng: Random, pools: list[Any], is_purchase: bool) -> list[dict[str, A
     """Return racks with room for some servers, or those that hold the servers there are."""
     racks: list[dict[str, Any]] = []
     if is_purchase:
-        for _ in range(rng.choice((1, 1, 2))):
+        for _ in range(rng.choice((1, 2))):
             held = [(pool, rng.choice((0, 1, 2, 2))) for pool in pools]
-            racks.append({"count": rng.randint(1, 2 if len(pools) > 1 else 3), "held": held})
+            racks.append(
+                {"count": rng.choice((1, 1, 1, 2, 2 if len(pools) > 1 else 3)), "held": held}
+            )
     elif len(pools) > 1 and pools[0]["num_servers"] == pools[1]["num_servers"]:
         held = [(pool, 1) for pool in pools]
         racks.append({"count": pools[0]["num_servers"], "held": held})
@@ -219,7 +227,7 @@ def _racks(rng: Random, pools: list[Any], is_purchase: bool) -> list[dict[str, A
         most = max(watts + rng.choice((0, 0, -1, -300, 500)), 0)
         rack |= {
             "name": f"rack-{i}",
-            "units": max(units + (rng.choice((0, 0, -1, 1, 3)) if is_purchase else 0), 1),
+            "units": max(units + (rng.choice((0, 0, -1, -1, -1)) if is_purchase else 0), 1),
             "power_w": most if rng.random() < 0.4 else None,
             "cooling_w": most if rng.random() < 0.2 else None,
             "price_per_hour": rng.choice(("0", "0", "1", "0.5", "3")),
@@ -231,10 +239,10 @@ def _racks(rng: Random, pools: list[Any], is_purchase: bool) -> list[dict[str, A
     return racks
 
 
-def _surroundings(rng: Random, fleet: dict[str, Any], is_purchase: bool) -> None:
+def _surroundings(rng: Random, fleet: dict[str, Any], is_purchase: bool, is_wide: bool) -> None:
     """Add racks, tiers, a power budget, failure domains and occupied cards to a fleet."""
     pools = fleet["pools"]
-    if rng.random() < 0.5:
+    if rng.random() < (0.8 if is_wide else 0.5):
         fleet["racks"] = _racks(rng, pools, is_purchase)
     if not is_purchase and rng.random() < 0.6:
         for pool in rng.sample(pools, rng.randint(1, len(pools))):
@@ -294,7 +302,7 @@ def _goals(rng: Random, failures: list[dict[str, Any]], has_racks: bool) -> list
 
 def _rough_size(problem: CapacityProblem) -> int:
     """Return about how much there is to try: what all servers can hold, one by one."""
-    size = 1 + len(problem.events)
+    size = (1 + len(problem.events)) * (1 + len(problem.options))
     for c in problem.classes:
         ways = [1] + [0] * c.free_cards  # to take so many cards
         options = [problem.options[o] for o in problem.options_of_pool[c.pool]]
@@ -313,17 +321,19 @@ def _shrunk(data: dict[str, Any]) -> Instance:
         (search, {"micro_batches": [1], "pp": [1]}),
         (search, {"batch": search.get("batch", [1])[:1]}),
         (search, {"tp": search["tp"][-1:]}),
-        (capacity, {"failures": []}),
+        (capacity, {"failures": [], "goals": ["sessions"]}),
     ]
     while True:
         instance = parse_instance(data)
-        if not changes or _rough_size(build_capacity(instance).problem) <= MANY:
-            return instance
-        part, change = changes.pop(0)
-        part |= change
-        if not capacity["failures"]:
+        problem = build_capacity(instance).problem
+        if set(capacity["goals"]) & FAILURE_GOALS and not problem.events:
             plain = [goal for goal in capacity["goals"] if goal not in FAILURE_GOALS]
             capacity["goals"] = plain or ["sessions"]
+        elif not changes or _rough_size(problem) <= MANY:
+            return instance
+        else:
+            part, change = changes.pop(0)
+            part |= change
 
 
 def tiny_capacity(seed: int) -> Instance:
@@ -334,10 +344,12 @@ def tiny_capacity(seed: int) -> Instance:
     """
     rng = Random(seed)
     is_purchase, sizes = rng.random() < 0.5, rng.choice(FLEETS)
-    cards = max(size for _, size in sizes)
+    flavour = rng.choice(("plain", "plain", "plain", "experts", "wide"))
+    if flavour == "wide" and all(servers == 1 for servers, _ in sizes):
+        sizes = rng.choice((((2, 2),), ((3, 2),), ((4, 1),), ((2, 3),), ((3, 1), (1, 2))))
     names = ["tiny-a", "tiny-b"][: rng.choice((1, 1, 2))]
-    models = [_model(rng, name, cards) for name in names]
-    pools = _pools(rng, sizes, is_purchase)
+    models = [_model(rng, name, flavour == "experts") for name in names]
+    pools = _pools(rng, sizes, is_purchase, flavour == "wide")
     fleet = {"mode": "purchase" if is_purchase else "existing", "pools": pools}
     cohorts = _cohorts(rng, models, pools)
     data: dict[str, Any] = {
@@ -347,14 +359,14 @@ def tiny_capacity(seed: int) -> Instance:
         "fleet": fleet,
         "workload": {"cohorts": cohorts, "min_on_time_fraction": rng.choice(SHARES)},
         "runtime": {"workspace_bytes": 0, "usable_memory_fraction": rng.choice(("1", "9/10"))},
-        "search": _search(rng, models, cards),
+        "search": _search(rng, sizes, flavour),
         "capacity": {"goals": ["cards"]},
     }
     draft = build_capacity(parse_instance(data)).problem
     _limit_memory(rng, draft, data)
     ends = _schedule(rng, draft.options, cohorts)
     _relieve(rng, data)
-    _surroundings(rng, fleet, is_purchase)
+    _surroundings(rng, fleet, is_purchase, flavour == "wide")
     failures = _failures(rng, fleet)
     goals = _goals(rng, failures, "racks" in fleet)
     period_s = rng.choice((Fraction(3600), Fraction(3600), 2 * max(ends), max(ends)))

@@ -89,24 +89,26 @@ def _card_prices(
     max_nodes: int | None,
 ) -> tuple[int, ...]:
     """Return the least valid prices of cards from `wanted` on; each step is in whole numbers."""
-    cards = list(wanted)
-    left = [
-        option.index
-        for option, rows in zip(problem.options, pricer.rows, strict=True)
-        if not is_bounded_alone(option, rows, sessions, cards[option.pool])
-    ]
+    cards, floats = list(wanted), np.array(sessions, dtype=np.float64)
+    left = []
+    for option, able, rows, r in zip(
+        problem.options, pricer.able, pricer.rows, pricer.tightest_rows(floats), strict=True
+    ):
+        card = cards[option.pool]
+        if r >= len(rows) or not is_bounded_alone(option, able, rows[r], sessions, card):
+            left.append(option.index)
     if not left:
         return tuple(cards)
-    floats = np.array(sessions, dtype=np.float64)
     bounds, row_prices = pricer.linear_bounds(np.array(left), floats)
     for k, about, prices in zip(left, bounds, row_prices, strict=True):
         option, unit = problem.options[k], pricer.unit(k)
         enough = cards[option.pool] * option.num_cards
-        is_hopeful = about * unit.num_units * (1 - MARGIN) <= enough
-        if is_hopeful and unit.num_units * unit_bound(unit, sessions, prices) <= enough:
-            continue
-        bound = unit.num_units * pricer.priced(k, sessions, max_nodes).bound
-        cards[option.pool] = max(cards[option.pool], math.ceil(bound / option.num_cards))
+        if about * unit.num_units * (1 - MARGIN) <= enough:
+            bound, bits = unit_bound(unit, sessions, prices.tolist())
+            if unit.num_units * bound <= enough << bits:
+                continue
+        most = unit.num_units * pricer.priced(k, sessions, max_nodes).bound
+        cards[option.pool] = max(cards[option.pool], math.ceil(most / option.num_cards))
     return tuple(cards)
 
 

@@ -6,6 +6,7 @@ to look, and which prices of rows give a good bound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,8 +20,8 @@ from optimizer.capacity.small_lps import Floats, Ints, solve_many
 #: Far above the error of a float64 bound.
 MARGIN = 1e-9
 
-#: Prices of rows are whole numbers of parts of this size.
-ROW_PARTS = 2**40
+#: Bits after the point of the price of a whole row.
+ROW_BITS = 40
 
 #: Share by which the value of a load may fall short of the best.
 TOLERANCE = Fraction(1, 10**6)
@@ -33,8 +34,8 @@ class GroupRow:
     Lanes one after another are a row as well: times of sessions, and the time that all lanes have.
     """
 
-    sizes: tuple[Fraction, ...]
-    room: Fraction
+    sizes: tuple[int, ...]
+    room: int
 
 
 def served_cohorts(option: Option) -> tuple[int, ...]:
@@ -46,14 +47,24 @@ def group_rows(problem: CapacityProblem, option: Option) -> Iterator[GroupRow]:
     """Yield rows that the sessions of one group keep: memory of its cards, time of its lanes."""
     able = served_cohorts(option)
     for row in option.memory:
-        sizes = tuple(Fraction(row.session_bytes[c]) for c in able)
-        yield GroupRow(sizes, Fraction(max(row.free_bytes, 0)))
+        yield GroupRow(tuple(row.session_bytes[c] for c in able), max(row.free_bytes, 0))
     demands = [problem.cohorts[c] for c in able]
     deadlines = [d.deadline_s for d in demands if d.deadline_s is not None]
     if able and len(deadlines) == len(able):
-        span = max(deadlines) - min(d.release_s for d in demands)
-        times = tuple(option.service_s[c] or Fraction(0) for c in able)
-        yield GroupRow(times, option.num_lanes * max(span, Fraction(0)))
+        span = max(max(deadlines) - min(d.release_s for d in demands), Fraction(0))
+        times = [option.service_s[c] or Fraction(0) for c in able]
+        unit = math.lcm(span.denominator, *(time.denominator for time in times))
+        sizes = tuple(int(time * unit) for time in times)
+        yield GroupRow(sizes, option.num_lanes * int(span * unit))
+
+
+@dataclass(frozen=True, slots=True)
+class _UnitArrays:
+    """Rows of a unit where each cohort is counted in parts of its limit: [row, cohort]."""
+
+    cohorts: Ints
+    limits: Floats
+    rows: Floats
 
 
 class UnitPricer:
@@ -79,6 +90,8 @@ class UnitPricer:
                 for i, size in enumerate(row.sizes):
                     if size:
                         self.most_alone[k, r, i] = row.room / size
+        self._arrays: dict[int, _UnitArrays] = {}
+        self._num_units: Floats = np.zeros(len(options))
         self.num_groups: Floats = np.array([o.num_groups for o in options], dtype=np.float64)
         self.num_cards: Floats = np.array([o.num_cards for o in options], dtype=np.float64)
         self.pool: Ints = np.array([o.pool for o in options], dtype=np.int64)
@@ -98,38 +111,54 @@ class UnitPricer:
         found = found[np.argsort(-ratio[found], kind="stable")]
         if not found.size:
             return found, ratio[found]
-        closer, _ = self.linear_bounds(found, sessions)
-        worth = closer * np.array([self.unit(k).num_units for k in found])
+        worth = self.linear_bounds(found, sessions)[0] * self._num_units[found]
         closer = worth / np.maximum((cards[self.pool] * self.num_cards)[found], 1e-300)
         closer = np.minimum(closer, ratio[found])
         order = np.argsort(-closer, kind="stable")
         order = order[closer[order] > 1 + share]
         return found[order], closer[order]
 
+    def tightest_rows(self, sessions: Floats) -> Ints:
+        """Return the row of every option's groups that, alone, limits their value most, about."""
+        priced = np.append(sessions, 0.0)[self.cohort]
+        with np.errstate(invalid="ignore"):
+            most = np.where(priced[:, None, :] > 0, self.most_alone * priced[:, None, :], 0.0)
+        if not most.shape[1]:
+            return np.full(len(most), -1)
+        return np.asarray(most.max(axis=2, initial=0.0).argmin(axis=1))
+
     def unit(self, option: int) -> OptionUnit:
         """Return the unit of an option."""
         return option_unit(self.problem, int(option))
+
+    def _unit_arrays(self, option: int) -> _UnitArrays:
+        if option not in self._arrays:
+            unit = self.unit(option)
+            limits = np.array(unit.limits, dtype=np.float64)
+            rows = [[size / max(row.most, 1) for size in row.sizes] for row in unit.rows]
+            shares = np.array(rows, dtype=np.float64).reshape(len(rows), len(limits)) * limits
+            cohorts = np.array(unit.cohorts, dtype=np.int64)
+            self._arrays[option] = _UnitArrays(cohorts, limits, shares)
+            self._num_units[option] = unit.num_units
+        return self._arrays[option]
 
     def linear_bounds(self, options: Ints, sessions: Floats) -> tuple[Floats, list[Floats]]:
         """Return about the most that a unit's fractional load is worth, and the prices of its rows.
 
         Rows are those of the units (`OptionUnit.rows`), prices are per whole row.
         """
-        units = [self.unit(k) for k in options]
+        units = [self._unit_arrays(int(k)) for k in options]
         width = max(len(unit.cohorts) for unit in units)
         depth = max(len(unit.rows) for unit in units)
         values = np.zeros((len(units), width))
-        # limits of cohorts are rows as well, so that counts are measured in parts of their limits
+        # limits of cohorts are rows as well
         rows = np.zeros((len(units), depth + width, width))
-        rooms = np.ones((len(units), depth + width))
-        for j, unit in enumerate(units):
-            limits = np.array(unit.limits, dtype=np.float64)
-            values[j, : len(limits)] = sessions[list(unit.cohorts)] * limits
-            for r, row in enumerate(unit.rows):
-                sizes = np.array(row.sizes, dtype=np.float64)
-                rows[j, r, : len(limits)] = limits * sizes / max(row.most, 1)
         rows[:, depth:, :] = np.eye(width)
-        _, prices = solve_many(values, rows, rooms)
+        for j, unit in enumerate(units):
+            size = len(unit.cohorts)
+            values[j, :size] = sessions[unit.cohorts] * unit.limits
+            rows[j, : len(unit.rows), :size] = unit.rows
+        _, prices = solve_many(values, rows, np.ones((len(units), depth + width)))
         kept = prices[:, :depth]
         left = np.maximum(values - np.einsum("jr,jrc->jc", kept, rows[:, :depth, :]), 0.0)
         bounds = kept.sum(axis=1) + left.sum(axis=1)
@@ -142,39 +171,41 @@ class UnitPricer:
 
 
 def is_bounded_alone(
-    option: Option, rows: Sequence[GroupRow], sessions: Sequence[int], card: int
+    option: Option, able: Sequence[int], row: GroupRow, sessions: Sequence[int], card: int
 ) -> bool:
-    """Whether some row alone shows that no instance is worth more than its cards, exactly.
+    """Whether a row alone shows that no instance is worth more than its cards, exactly.
 
-    Of a row with room, the sessions with the largest value for their size are worth most.
+    `able` are the cohorts that the option serves. Those sessions are worth most that have the
+    largest value for their size.
     """
-    able, most = served_cohorts(option), card * option.num_cards
-    for row in rows:
-        values = [option.num_groups * sessions[c] for c in able]
-        if all(
-            not value or (size and value * row.room <= most * size)
-            for value, size in zip(values, row.sizes, strict=True)
-        ):
-            return True
-    return not any(sessions[c] for c in able)
+    room, most = option.num_groups * row.room, card * option.num_cards
+    for c, size in zip(able, row.sizes, strict=True):
+        value = sessions[c]
+        if value and (not size or value * room > most * size):
+            return False
+    return True
 
 
-def unit_bound(unit: OptionUnit, sessions: Sequence[int], row_prices: Sequence[float]) -> Fraction:
-    """Return an exact bound on the value of a unit's load, whatever the prices of its rows.
+def unit_bound(
+    unit: OptionUnit, sessions: Sequence[int], row_prices: Sequence[float]
+) -> tuple[int, int]:
+    """Return (n, bits): n / 2^bits bounds the value of a unit's load, whatever the prices of rows.
 
     With prices y: value <= sum of y · row, and what counts up to their limits are worth beyond it.
     """
+    bits = ROW_BITS + max((row.most.bit_length() for row in unit.rows), default=0)
     parts = [
-        Fraction(int(max(price, 0.0) * ROW_PARTS), ROW_PARTS * row.most) if row.most else None
+        (int(math.ldexp(max(price, 0.0), ROW_BITS)) << (bits - ROW_BITS)) // row.most
+        if row.most
+        else 0
         for price, row in zip(row_prices, unit.rows, strict=True)
     ]
-    bound = Fraction(0)
-    for part, row in zip(parts, unit.rows, strict=True):
-        bound += 0 if part is None else part * row.most
+    bound = sum(part * row.most for part, row in zip(parts, unit.rows, strict=True))
+    used = [(part, row.sizes) for part, row in zip(parts, unit.rows, strict=True) if part]
     for i, (c, limit) in enumerate(zip(unit.cohorts, unit.limits, strict=True)):
-        used = sum(
-            (part * row.sizes[i] for part, row in zip(parts, unit.rows, strict=True) if part),
-            Fraction(0),
-        )
-        bound += limit * max(sessions[c] - used, Fraction(0))
-    return bound
+        left = sessions[c] << bits
+        for part, sizes in used:
+            left -= part * sizes[i]
+        if left > 0:
+            bound += limit * left
+    return bound, bits

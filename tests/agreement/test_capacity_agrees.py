@@ -138,4 +138,4 @@ def test_a_best_plan_can_spare_no_server() -> None:
             judged = evaluate_capacity(instance, problem, replace(best.plan, servers=tuple(others)))
             assert judged.violations, f"{instance.name}: server class {fill.server_class}"
             num_checked += 1
-    assert num_checked >= 20
+    assert num_checked >= 10

@@ -7,8 +7,6 @@ may be bought, for at least 2 and at most 6 sessions that end within 6 s.
 
 from __future__ import annotations
 
-import itertools
-import random
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -16,8 +14,6 @@ from typing import Any
 import pytest
 
 from optimizer.capacity.exhaustive import best_capacity_exhaustively, capacity_optimum
-from optimizer.capacity.exhaustive_servers import ServerSets
-from optimizer.capacity.exhaustive_sessions import Steps
 from optimizer.capacity.plan import CapacityPlan, GroupLoad, LaneLoad, RackFill, ServerFill
 from optimizer.capacity.problem import (
     CapacityProblem,
@@ -303,31 +299,6 @@ def test_an_existing_rack_feeds_servers_in_use_and_occupied_ones() -> None:
     assert best(replace(six, sites=(replace(sites[0], limit_w=2099),))) is None
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_fewest_racks_are_those_of_all_ways_to_deal_servers(seed: int) -> None:
-    rng = random.Random(seed)
-    pools = tuple(pool(rack_units=rng.randint(1, 4), power_w=rng.randint(1, 9)) for _ in range(2))
-    numbers = (rng.randint(0, 3), rng.randint(0, 2))
-    rack = site(count=3, units=rng.randint(3, 8), limit_w=rng.choice((None, 8, 12, 18)))
-    classes = tuple(servers(j, 3, pool=j, site=0) for j in range(2))
-    problem = fleet(pools=pools, classes=classes, sites=(rack,))
-    queue = [pools[0]] * numbers[0] + [pools[1]] * numbers[1]
-    expected = None
-    for dealt in itertools.product(range(3), repeat=len(queue)):
-        held = [[p for p, r in zip(queue, dealt, strict=True) if r == k] for k in range(3)]
-        if all(
-            sum(p.rack_units for p in one) <= rack.units
-            and (rack.limit_w is None or sum(p.power_w for p in one) <= rack.limit_w)
-            for one in held
-        ):
-            used = len(set(dealt))
-            expected = used if expected is None else min(expected, used)
-    found = ServerSets(problem, Steps(10**6)).packed(0, tuple(enumerate(numbers)))
-    assert (None if found is None else len(found)) == expected
-    if found is not None:
-        assert tuple(sum(r.get(j, 0) for r in found) for j in range(2)) == numbers
-
-
 # Failures ---------------------------------------------------------------------------------------
 
 
@@ -402,16 +373,6 @@ def test_without_anything_to_lose_the_worst_case_is_none() -> None:
 
 
 # Size -------------------------------------------------------------------------------------------
-
-
-def test_classes_that_may_change_places_are_tried_once() -> None:
-    classes = tuple(servers(j, 1) for j in range(3))
-    alike = ServerSets(fleet(classes=classes), Steps(1000))
-    assert alike.is_like_last == [False, True, True]
-    assert [s.numbers for s in alike.every()] == [(0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)]
-    losses = tuple(event(classes=(j,), probability=F(j // 2, 9)) for j in range(3))
-    unlike = ServerSets(fleet(classes=classes, events=losses), Steps(1000))
-    assert unlike.is_like_last == [False, True, False]
 
 
 def test_what_takes_too_many_steps_is_refused() -> None:
