@@ -154,6 +154,8 @@ Model = Annotated[ModelSpec, reference("models", ModelSpec, DenseForm, HuggingFa
 def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:
     """Say so in the JSON Schema: the smaller decisions have goals of their own."""
     schema["required"].remove("objective")
+    schema["required"].remove("model")  # or models, the first of which it is
+    schema["anyOf"] = [{"required": ["model"]}, {"required": ["models"]}]
     smaller = {
         "properties": {"decision": {"enum": list(SECTIONS)}},
         "required": ["decision"],

@@ -32,6 +32,9 @@ __all__ = [
     "valid_multipliers",
 ]
 
+#: Steps of the search for the best load of a unit.
+MAX_NODES = 20_000
+
 #: The largest price of a session has about so many bits.
 PRICE_BITS = 44
 
@@ -55,7 +58,7 @@ def valid_multipliers(
     sessions: Sequence[float],
     cards: Sequence[float],
     *,
-    max_nodes: int | None = None,
+    max_nodes: int = MAX_NODES,
 ) -> Multipliers:
     """Return valid multipliers about as large as given; cards are worth more where they must be.
 
@@ -77,7 +80,9 @@ def check(
     if sizes != (len(problem.cohorts), len(problem.pools)) or any(n < 0 for n in numbers):
         return False
     pricer = UnitPricer(problem) if pricer is None else pricer
-    needed = _card_prices(problem, pricer, multipliers.sessions, multipliers.cards, None)
+    needed = _card_prices(
+        problem, pricer, multipliers.sessions, multipliers.cards, MAX_NODES, is_exact=True
+    )
     return needed == multipliers.cards
 
 
@@ -86,9 +91,14 @@ def _card_prices(
     pricer: UnitPricer,
     sessions: Sequence[int],
     wanted: Sequence[int],
-    max_nodes: int | None,
+    max_nodes: int,
+    *,
+    is_exact: bool = False,
 ) -> tuple[int, ...]:
-    """Return the least valid prices of cards from `wanted` on; each step is in whole numbers."""
+    """Return valid prices of cards from `wanted` on, about the least; in whole numbers.
+
+    Where `is_exact`, an option whose bound is too large is searched to the end.
+    """
     cards, floats = list(wanted), np.array(sessions, dtype=np.float64)
     left = []
     for option, able, rows, r in zip(
@@ -108,6 +118,8 @@ def _card_prices(
             if unit.num_units * bound <= enough << bits:
                 continue
         most = unit.num_units * pricer.priced(k, sessions, max_nodes).bound
+        if is_exact and most > enough:
+            most = unit.num_units * unit.priced(sessions).bound
         cards[option.pool] = max(cards[option.pool], math.ceil(most / option.num_cards))
     return tuple(cards)
 
