@@ -25,7 +25,7 @@ from optimizer.capacity.multipliers import (
 )
 from optimizer.capacity.plan import CapacityPlan
 from optimizer.capacity.problem import CapacityProblem
-from optimizer.errors import MismatchError
+from optimizer.errors import MismatchError, TooLargeError
 from optimizer.protocols import Termination
 
 #: Shares by which loads must be worth more than their cards to be added: at first, and at last.
@@ -79,6 +79,8 @@ def solve_by_columns(
     `check_supported` declines, and MismatchError where a plan beats the bound.
     """
     check_supported(problem)
+    if not problem.options:
+        raise TooLargeError("capacity: there is no option to list loads of")
     return _Solver(problem, deadline, seed, stop or threading.Event()).solve()
 
 
