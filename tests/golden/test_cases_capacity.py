@@ -1,7 +1,10 @@
-"""Public bug reports about fleets, retold as capacity decisions: caps, sizing, deadlines."""
+"""Public bug reports about fleets, retold as capacity decisions; and the fleet of the README."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -177,3 +180,20 @@ def test_d15_a_deadline_is_a_rule_and_a_bound_says_when_it_cannot_hold(
     )
     assert result.termination == termination
     assert bool(result.reason) is (termination == "infeasible")
+
+
+def test_the_fleet_of_the_readme_takes_five_servers() -> None:
+    """16 documents need 16 cards, a server for every eight; 360 of 400 chats 23 cards of 16 each.
+
+    39 cards are five servers: 5 · 55.04 = 275.2. The 24 cards left serve 384 chats, so 400 in all.
+    Half of each is 8 documents and 200 chats, which stay whichever rack is lost.
+    """
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```json\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if '"decision": "capacity"' in block]
+    result = decided(json.loads(block))
+    assert [goal.verified_exact for goal in (result.objective, *result.then)] == ["1376/5", "400"]
+    assert taken(result) == {"documents": 16, "chat": 384}
+    for outcome in account(result).after:
+        assert outcome.min_sessions == [8, 200]
+        assert all(n >= least for n, least in zip(outcome.sessions, [8, 200], strict=True))
