@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from optimizer.capacity.loads import UnitLoad, dealt_loads
-from optimizer.capacity.multipliers import CountRow, ServerCounts, rack_capacity
+from optimizer.capacity.multipliers import CountRow, ServerCounts
 from optimizer.capacity.plan import CapacityPlan, RackFill, ServerFill
 from optimizer.capacity.problem import CapacityProblem
 
@@ -146,7 +146,7 @@ def _racks(problem: CapacityProblem, servers: Sequence[int]) -> list[RackFill] |
         for one in problem.classes:
             if one.site != s or not servers[one.index]:
                 continue
-            most = rack_capacity(problem, one.index)
+            most = problem.rack_holds(s, one.pool)
             if not most:
                 return None
             full, rest = divmod(servers[one.index], most)

@@ -118,11 +118,8 @@ def site_fills(
     if fills is None and site.count == 1:
         return [RackFill(s, 1, tuple(left.items()))]
     if fills is None:
-        pool = problem.pools[problem.classes[next(iter(left))].pool]
-        fit = site.units // max(pool.rack_units, 1)
-        if site.limit_w is not None and pool.power_w:
-            fit = min(fit, site.limit_w // pool.power_w)
-        fills = [({problem.classes[next(iter(left))].pool: fit}, site.count)]
+        pool = problem.classes[next(iter(left))].pool
+        fills = [({pool: problem.rack_holds(s, pool)}, site.count)]
     found: list[RackFill] = []
     for pattern, number in fills:
         while number and left:

@@ -234,7 +234,7 @@ def define_racks(m: CapacityModel) -> None:
             _define_single_rack(m, site, s, racks, mine)
         elif len(pools) == 1:
             row = {m.used[j.index]: 1 for j in mine}
-            fit = _fit(m.problem, site, mine[0].pool)
+            fit = m.problem.rack_holds(s, mine[0].pool)
             m.program.add_row(f"rack[{s}]", {**row, racks: -fit}, None, 0)
         elif pools:
             _define_fills(m, site, s, racks, mine)
@@ -243,14 +243,6 @@ def define_racks(m: CapacityModel) -> None:
                 before = m.racks[previous[site.kind]]
                 m.program.add_row(f"rack_order[{s}]", {racks: 1, before: -1}, None, 0)
             previous[site.kind] = s
-
-
-def _fit(problem: CapacityProblem, site: RackSite, pool: int) -> int:
-    kind = problem.pools[pool]
-    most = site.units // max(kind.rack_units, 1)
-    if site.limit_w is not None and kind.power_w:
-        most = min(most, site.limit_w // kind.power_w)
-    return most
 
 
 def _define_single_rack(

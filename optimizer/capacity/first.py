@@ -118,13 +118,9 @@ class _Greedy:
         return most
 
     def fit(self, j: ServerClass) -> int:
-        """Servers of a class in one rack of its site, at least 1: others make no class."""
+        """Servers of a class in one rack of its site: where none fits there is no class."""
         assert j.site is not None
-        site, pool = self.problem.sites[j.site], self.problem.pools[j.pool]
-        most = site.units // max(pool.rack_units, 1)
-        if site.limit_w is not None and pool.power_w:
-            most = min(most, site.limit_w // pool.power_w)
-        return max(most, 1)
+        return self.problem.rack_holds(j.site, j.pool)
 
     def complete_groups(self) -> bool:
         """Add idle servers until every pool has whole groups; False where there is no room."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from optimizer.capacity.count_search import CountRow, Fewest
 from optimizer.capacity.problem import CapacityProblem
-from optimizer.capacity.server_counts import ServerCounts, check_supported, rack_capacity
+from optimizer.capacity.server_counts import ServerCounts, check_supported
 from optimizer.capacity.unit_pricing import MARGIN, UnitPricer, is_bounded_alone, unit_bound
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "check",
     "check_supported",
     "cut_row",
-    "rack_capacity",
     "valid_multipliers",
 ]
 

@@ -113,14 +113,6 @@ def _is_limiting(instance: Instance, rack: RackSpec) -> bool:
     return rack.limit_w is not None and drawn > rack.limit_w
 
 
-def rack_capacity(site: RackSite, pool: Pool) -> int:
-    """Servers of one pool that fit into one rack of a site, by units and watts."""
-    most = site.units // (pool.rack_units or 1)
-    if site.limit_w is not None and pool.server.power_w:
-        most = min(most, site.limit_w // pool.server.power_w)
-    return most
-
-
 def _purchase(instance: Instance, sites: tuple[RackSite, ...]) -> Iterator[_Stand]:
     for p, pool in enumerate(instance.fleet.pools):
         if not sites:
@@ -128,7 +120,8 @@ def _purchase(instance: Instance, sites: tuple[RackSite, ...]) -> Iterator[_Stan
         for s, site in enumerate(sites):
             if instance.fleet.racks[site.kind].cooling != pool.cooling:
                 continue
-            most = min(site.count * rack_capacity(site, pool), pool.num_servers)
+            one = site.holds(pool.rack_units or 1, pool.server.power_w or 0)
+            most = min(site.count * one, pool.num_servers)
             if most:
                 yield _Stand(p, s, pool.server.num_cards, most, ())
 

@@ -106,6 +106,13 @@ class RackSite:
     limit_w: int | None
     price_per_hour: Fraction
 
+    def holds(self, rack_units: int, power_w: int) -> int:
+        """Return how many servers of so many units (1 or more) and watts fit into one rack."""
+        most = self.units // rack_units
+        if self.limit_w is not None and power_w:
+            most = min(most, self.limit_w // power_w)
+        return most
+
 
 @dataclass(frozen=True, slots=True)
 class ServerClass:
@@ -207,6 +214,10 @@ class CapacityProblem:
         """All cells, ascending."""
         return tuple(sorted({c.cell for c in self.classes}))
 
+    def rack_holds(self, site: int, pool: int) -> int:
+        """Return how many servers of a pool alone fit into one rack of a site."""
+        return self.sites[site].holds(self.pools[pool].rack_units, self.pools[pool].power_w)
+
     @property
     def occupied_w(self) -> int:
         """Watts of servers with occupied cards, which are on whatever the plan."""
@@ -221,8 +232,3 @@ class CapacityProblem:
 def is_maximised(goal: str) -> bool:
     """Whether more of a goal is better."""
     return goal in MAXIMISED_GOALS
-
-
-def tokens_per_session(problem: CapacityProblem) -> tuple[int, ...]:
-    """Return the tokens that a session of each cohort generates."""
-    return tuple(cohort.new_tokens for cohort in problem.cohorts)

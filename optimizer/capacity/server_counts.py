@@ -114,7 +114,7 @@ class ServerCounts:
             if self.problem.is_purchase and one.site is not None:
                 price = self.problem.sites[one.site].price_per_hour
                 racks = {"price_per_hour": price, "racks": Fraction(1)}.get(goal, Fraction(0))
-                own += racks / max(rack_capacity(self.problem, one.index), 1)
+                own += racks / self.problem.rack_holds(one.site, one.pool)
             values.append(own)
         return tuple(values)
 
@@ -207,9 +207,7 @@ class ServerCounts:
             v, size = self._servers[one.index]
             pool = self.problem.pools[one.pool]
             units[v], watts[v] = -size * pool.rack_units, -size * pool.power_w
-            self._rows.append(
-                CountRow({racks: rack_capacity(self.problem, one.index), v: -size}, 0)
-            )
+            self._rows.append(CountRow({racks: self.problem.rack_holds(s, one.pool), v: -size}, 0))
         if held:
             self._rows.append(CountRow(units, 0))
             self._rows += [CountRow(watts, 0)] if site.limit_w is not None else []
@@ -266,16 +264,3 @@ class ServerCounts:
             int(value / unit) * weight
             for value, (unit, weight, _) in zip(values, self._units, strict=True)
         )
-
-
-def rack_capacity(problem: CapacityProblem, server_class: int) -> int:
-    """Return how many servers of a class alone one rack of its site holds."""
-    one = problem.classes[server_class]
-    pool = problem.pools[one.pool]
-    if one.site is None:
-        return one.count
-    site = problem.sites[one.site]
-    most = site.units // pool.rack_units if pool.rack_units else one.count
-    if site.limit_w is not None and pool.power_w:
-        most = min(most, site.limit_w // pool.power_w)
-    return most

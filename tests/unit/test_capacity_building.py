@@ -11,7 +11,7 @@ import pytest
 from instances import Instance, parse_instance
 from instances.errors import InputError
 from optimizer.capacity.building import build_capacity
-from optimizer.capacity.places import MAX_TOLD_APART, rack_capacity
+from optimizer.capacity.places import MAX_TOLD_APART
 from optimizer.capacity.problem import CapacityProblem, ServerPool, Tier
 from optimizer.errors import TooLargeError
 
@@ -171,7 +171,7 @@ def test_a_rack_holds_servers_by_units_and_watts(units: int, limits: Json, each:
     # a server takes 2 units and draws 800 W
     instance = source(pool(servers=100, rack_units=2), racks=[rack(count=5, units=units, **limits)])
     problem = build_capacity(instance).problem
-    assert rack_capacity(problem.sites[0], instance.fleet.pools[0]) == each
+    assert problem.rack_holds(0, 0) == each
     assert classes(problem) == [(0, 0, 4, 5 * each, ())]
     # cooling limits as power does, and a pool has no more than it has
     cooled = built(pool(servers=7, rack_units=2), racks=[rack(units=units, cooling_w=800)])
