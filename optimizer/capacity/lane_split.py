@@ -100,8 +100,7 @@ class LaneSplitter:
 
     def _keeps_rows(self, counts: Counts) -> bool:
         within = all(n <= self.lanes * most for n, most in zip(counts, self.limits, strict=True))
-        rows = (*self.times.windows, *self.cuts)
-        return within and all(row.keeps(counts, self.lanes) for row in rows)
+        return within and self._is_hopeful(counts, self.lanes)
 
     def _split(self, counts: Counts, max_steps: int | None) -> Split | None:
         services, deadlines = self.times.services, self.times.deadlines
@@ -138,7 +137,7 @@ class LaneSplitter:
         left, split = list(counts), list[tuple[int, Counts]]()
         while any(left):
             lane = self._filled((0,) * len(left), left, order)
-            number = min(lanes, *(left[c] // n for c, n in enumerate(lane) if n), lanes)
+            number = min([lanes, *(left[c] // n for c, n in enumerate(lane) if n)])
             if not any(lane) or not number:
                 return None
             split.append((number, lane))
@@ -228,6 +227,7 @@ class LaneSplitter:
         return None
 
     def _is_hopeful(self, counts: Counts, lanes: int) -> bool:
+        """Whether rows of one lane leave so many lanes a chance."""
         rows = (*self.times.windows, *self.cuts)
         return all(row.keeps(counts, lanes) for row in rows)
 

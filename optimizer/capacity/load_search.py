@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.capacity.lane_orders import CountRow, Counts
+from optimizer.capacity.small_lps import solve_many
 from optimizer.errors import TooLargeError
 
 #: Whether counts are possible; None where that took too long to tell.
@@ -21,9 +22,6 @@ Check = Callable[[Counts], bool | None]
 
 #: Steps that a check counts for.
 CHECK_STEPS = 20
-
-#: Pivots of the small linear programs at most; what they return only guides.
-MAX_PIVOTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +40,18 @@ def linear_optimum(
 
     Neither is exact. Values are counted in parts of the largest, rows in parts of their room.
     """
-    n, num_rows = len(values), len(rows)
-    top = max(values, default=0) or 1
-    table = np.zeros((num_rows + n + 1, num_rows + 2 * n + 1))
-    for r, row in enumerate(rows):
-        table[r, :n] = [size / max(row.most, 1) for size in row.sizes]
-        table[r, -1] = 1.0 if row.most else 0.0
+    if not limits:
+        return np.zeros(0), np.zeros(len(rows))
+    top = max(values) or 1
     # counts are measured in parts of their limits, so that all columns are of a size
     scale = np.array([float(limit) for limit in limits])
-    table[:num_rows, :n] *= scale
-    table[num_rows:-1, :n] = np.eye(n)
-    table[num_rows:-1, -1] = 1.0
-    table[:-1, n:-1] = np.eye(num_rows + n)
-    table[-1, :n] = [-value / top for value in values] * scale
-    basis = list(range(n, n + num_rows + n))
-    for pivot in range(MAX_PIVOTS):
-        negative = np.flatnonzero(table[-1, :-1] < -1e-9 * max(scale.max(initial=1.0), 1.0))
-        if not negative.size:
-            break
-        # the steepest column, later the first one, which cannot go round in circles
-        steepest = negative[np.argmin(table[-1, negative])]
-        column = int(steepest if pivot < MAX_PIVOTS // 2 else negative[0])
-        steps = np.full(num_rows + n, np.inf)
-        positive = table[:-1, column] > 1e-11
-        steps[positive] = table[:-1, -1][positive] / table[:-1, column][positive]
-        at = int(np.argmin(steps))
-        if not np.isfinite(steps[at]):
-            break
-        table[at] /= table[at, column]
-        others = np.arange(len(table)) != at
-        table[others] -= np.outer(table[others, column], table[at])
-        basis[at] = column
-    counts = np.zeros(n)
-    for at, column in enumerate(basis):
-        if column < n:
-            counts[column] = max(table[at, -1], 0.0) * scale[column]
-    return counts, np.maximum(table[-1, n : n + num_rows], 0.0)
+    worth_each = np.array([value / top for value in values]) * scale
+    sizes = np.array([[size / max(row.most, 1) for size in row.sizes] for row in rows])
+    sizes = sizes.reshape(len(rows), len(limits)) * scale
+    rooms = np.array([1.0 if row.most else 0.0 for row in rows] + [1.0] * len(limits))
+    lines = np.vstack([sizes, np.eye(len(limits))])
+    parts, prices = solve_many(worth_each[None], lines[None], rooms[None])
+    return np.maximum(parts[0], 0.0) * scale, prices[0, : len(rows)]
 
 
 def worth(values: Sequence[int], counts: Sequence[int]) -> int:
@@ -159,7 +133,6 @@ class _Search:
             self.tails[k] = self.tails[k + 1] + self.limits[k] * max(self.reduced[k], 0)
         self.densest = self._densest(len(rows))
         self.counts = [0] * self.size
-        self.rows = rows
 
     def _densest(self, num_rows: int) -> list[list[tuple[int, int, int]]]:
         """Return by depth the rows that hold all cohorts to come: (row, value, size) at best."""
@@ -179,8 +152,7 @@ class _Search:
 
     def bound(self, k: int, value: int, room: list[int]) -> int:
         """Bound on the value of all that starts like this."""
-        priced = sum(y * left for y, left in zip(self.prices, room, strict=True))
-        bound = value + (priced + self.tails[k]) // self.parts
+        bound = self._priced(k, value, room)
         for r, most, size in self.densest[k] if k < len(self.order) else ():
             bound = min(bound, value + room[r] * most // size)
         return bound

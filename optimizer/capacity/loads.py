@@ -31,7 +31,6 @@ class UnitLoads:
     """The largest loads of a unit of an option; a serving instance has `num_units` units."""
 
     option: int
-    is_lane: bool
     num_units: int
     loads: tuple[UnitLoad, ...]
 
@@ -52,7 +51,7 @@ def unit_loads(problem: CapacityProblem, option: int, max_loads: int) -> UnitLoa
     """
     unit = option_unit(problem, option)
     loads = tuple(unit.load(counts) for counts in unit.maximal(max_loads))
-    return UnitLoads(option, unit.is_lane, unit.num_units, loads)
+    return UnitLoads(option, unit.num_units, loads)
 
 
 def best_unit_load(
@@ -104,29 +103,33 @@ def _held(lanes: Sequence[LaneLoad], cohort: int) -> int:
 def _without(units: Sequence[_Unit], cohort: int, beyond: int) -> Iterator[_Unit]:
     """Yield units with so many sessions of a cohort fewer, taken from the last ones."""
     for option, count, lanes in reversed(units):
-        each = _held(lanes, cohort)
-        emptied = min(count, beyond // each) if each else 0
-        beyond -= emptied * each
-        reduced = 1 if each and beyond and emptied < count else 0
-        for number, taken in ((count - emptied - reduced, 0), (reduced, beyond), (emptied, each)):
-            if number:
-                yield option, number, tuple(_reduced(lanes, cohort, taken)) if taken else lanes
-        beyond -= reduced * beyond
+        for number, taken in _parted(count, _held(lanes, cohort), beyond):
+            yield option, number, tuple(_reduced(lanes, cohort, taken)) if taken else lanes
+            beyond -= number * taken
+
+
+def _parted(count: int, each: int, beyond: int) -> list[tuple[int, int]]:
+    """Return (number, sessions taken from each) of `count` alike that hold `each`.
+
+    As many as are needed for `beyond` are emptied, at most one loses some; those that lose none
+    come first.
+    """
+    emptied = min(count, beyond // each) if each else 0
+    rest = beyond - emptied * each
+    reduced = 1 if each and rest and emptied < count else 0
+    parts = ((count - emptied - reduced, 0), (reduced, rest), (emptied, each))
+    return [(number, taken) for number, taken in parts if number]
 
 
 def _reduced(lanes: Sequence[LaneLoad], cohort: int, beyond: int) -> Iterator[LaneLoad]:
     """Yield lanes with so many sessions of a cohort fewer; empty lanes are left out."""
     for lane in lanes:
         each = sum(n for c, n in lane.runs if c == cohort)
-        emptied = min(lane.count, beyond // each) if each else 0
-        beyond -= emptied * each
-        reduced = 1 if each and beyond and emptied < lane.count else 0
-        parts = ((lane.count - emptied - reduced, 0), (reduced, beyond), (emptied, each))
-        for number, taken in parts:
+        for number, taken in _parted(lane.count, each, beyond):
             runs = _fewer(lane.runs, cohort, taken)
-            if number and runs:
+            if runs:
                 yield LaneLoad(number, runs)
-        beyond -= reduced * beyond
+            beyond -= number * taken
 
 
 def _fewer(
@@ -148,7 +151,8 @@ def _in_groups(
     """Yield (number, lanes) of groups that hold single lanes, one after another."""
     started: list[LaneLoad] = []
     room = num_lanes
-    for count, ((_, runs),) in [(n, [(lane.count, lane.runs) for lane in u]) for n, u in units]:
+    for count, (lane,) in units:  # a unit is one lane
+        runs = lane.runs
         here = min(count, room) if started else 0
         if here:
             started.append(LaneLoad(here, runs))

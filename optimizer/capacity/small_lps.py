@@ -44,12 +44,10 @@ def solve_many(values: Floats, rows: Floats, rooms: Floats) -> tuple[Floats, Flo
         at = np.arange(len(active))
         is_bounded = part[at, line, column] > TINY
         active, part, column, line = (a[is_bounded] for a in (active, part, column, line))
-        at = np.arange(len(active))
         table[active] = _pivoted(part, line, column)
         leaves = basic[active, line]
         basic[active, line] = outside[active, column]
         outside[active, column] = leaves
-        del at
     every = np.zeros((num, size + num_rows))
     np.put_along_axis(every, basic, table[:, :num_rows, -1], axis=1)
     prices = np.zeros((num, size + num_rows))

@@ -102,10 +102,7 @@ class UnitPricer:
         `sessions` [cohort] and `cards` [pool] are prices. The second array is about how many times
         the price of its cards an instance is worth at most; the largest come first.
         """
-        priced = np.append(sessions, 0.0)[self.cohort]  # [option, cohort served]
-        with np.errstate(invalid="ignore"):
-            most = np.where(priced[:, None, :] > 0, self.most_alone * priced[:, None, :], 0.0)
-        bound = most.max(axis=2, initial=0.0).min(axis=1, initial=np.inf) * self.num_groups
+        bound = self._row_bounds(sessions).min(axis=1, initial=np.inf) * self.num_groups
         ratio = bound / np.maximum(cards[self.pool] * self.num_cards, 1e-300)
         found = np.flatnonzero(ratio > 1 + share)
         found = found[np.argsort(-ratio[found], kind="stable")]
@@ -120,12 +117,17 @@ class UnitPricer:
 
     def tightest_rows(self, sessions: Floats) -> Ints:
         """Return the row of every option's groups that, alone, limits their value most, about."""
-        priced = np.append(sessions, 0.0)[self.cohort]
+        bounds = self._row_bounds(sessions)
+        if not bounds.shape[1]:
+            return np.full(len(bounds), -1)
+        return np.asarray(bounds.argmin(axis=1))
+
+    def _row_bounds(self, sessions: Floats) -> Floats:
+        """Return about the most that each row alone lets a group be worth: [option, row]."""
+        priced = np.append(sessions, 0.0)[self.cohort]  # [option, cohort served]
         with np.errstate(invalid="ignore"):
             most = np.where(priced[:, None, :] > 0, self.most_alone * priced[:, None, :], 0.0)
-        if not most.shape[1]:
-            return np.full(len(most), -1)
-        return np.asarray(most.max(axis=2, initial=0.0).argmin(axis=1))
+        return np.asarray(most.max(axis=2, initial=0.0))
 
     def unit(self, option: int) -> OptionUnit:
         """Return the unit of an option."""
