@@ -17,8 +17,8 @@ def extract(m: CapacityModel, values: Sequence[int]) -> CapacityPlan:
     """Return the plan; sessions beyond those taken are left out."""
     servers: list[ServerFill] = []
     for j in m.problem.classes:
-        blocks = [(k, values[v]) for (owner, k), v in m.instances.items() if owner == j.index]
-        spans = [(k, values[v]) for (owner, k), v in m.whole.items() if owner == j.index]
+        blocks = [(k, values[v]) for k, v in m.on_class(m.instances, j)]
+        spans = [(k, values[v]) for k, v in m.on_class(m.whole, j)]
         layouts = None
         if j.index in m.layouts:
             sizes = sorted({m.problem.options[k].cards_per_server for k, _ in blocks})
@@ -38,8 +38,8 @@ def extract(m: CapacityModel, values: Sequence[int]) -> CapacityPlan:
 def _loads(m: CapacityModel, values: Sequence[int], e: int) -> tuple[GroupLoad, ...]:
     chosen = [
         (k, m.loads[k].loads[v], values[variable])
-        for (at, k, v), variable in m.units.items()
-        if at == e
+        for k in m.loads
+        for v, variable in m.units[e, k].items()
     ]
     return dealt_loads(m.problem, chosen, [values[v] for v in m.served[e]])
 

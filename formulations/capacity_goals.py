@@ -63,11 +63,10 @@ def _terms(m: CapacityModel, goal: str) -> dict[int, Fraction]:
     if goal == "racks":
         return {v: Fraction(1) for v in m.racks.values()}
     if goal == "cards":
-        found = {
-            v: Fraction(problem.options[k].cards_per_server) for (_, k), v in m.instances.items()
-        }
-        return found | {
-            v: Fraction(problem.options[k].num_cards) for (_, k), v in m.spanning.items()
+        return {
+            v: Fraction(option.num_cards)
+            for option in problem.options
+            for v in m.in_use(option.index)
         }
     is_price = goal == "price_per_hour"
     found = {}

@@ -14,6 +14,9 @@ from optimizer.errors import TooLargeError
 #: More loads of a unit, server layouts, or fill patterns of a rack than this are not listed.
 MAX_LOADS, MAX_LAYOUTS, MAX_FILLS = 5000, 2000, 2000
 
+#: Variables by option, and by the class or cell that they count on.
+ByOption = dict[int, dict[int, int]]
+
 
 @dataclass
 class CapacityModel:
@@ -24,27 +27,32 @@ class CapacityModel:
     loads: dict[int, UnitLoads] = field(default_factory=dict)
     #: servers of a class: bought, or in use
     used: list[int] = field(default_factory=list)
-    #: instances on one server, by (class, option)
-    instances: dict[tuple[int, int], int] = field(default_factory=dict)
-    #: servers that an instance over several has whole, by (class, option)
-    whole: dict[tuple[int, int], int] = field(default_factory=dict)
-    #: instances over several servers, by (cell, option)
-    spanning: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: instances on one server, by option and class
+    instances: ByOption = field(default_factory=lambda: defaultdict(dict))
+    #: servers that an instance over several has whole, by option and class
+    whole: ByOption = field(default_factory=lambda: defaultdict(dict))
+    #: instances over several servers, by option and cell
+    spanning: ByOption = field(default_factory=lambda: defaultdict(dict))
     #: servers by (class, layout), where card sizes do not divide each other
     layouts: dict[int, list[tuple[tuple[int, ...], int]]] = field(default_factory=dict)
     racks: dict[int, int] = field(default_factory=dict)
     #: racks of a site by fill: servers of each class
     fills: dict[int, list[tuple[dict[int, int], int]]] = field(default_factory=dict)
     tiers: list[int | None] = field(default_factory=list)
-    #: units by (scenario, option, load); scenario 0 is healthy, e + 1 is after event e
-    units: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    #: units by (scenario, option) and load; scenario 0 is healthy, e + 1 is after event e
+    units: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
     served: list[list[int]] = field(default_factory=list)
     worst: int | None = None
 
     def in_use(self, option: int) -> dict[int, int]:
         """Terms that add up to the instances of an option."""
-        single = {v: 1 for (_, k), v in self.instances.items() if k == option}
-        return single | {v: 1 for (_, k), v in self.spanning.items() if k == option}
+        variables = (*self.instances[option].values(), *self.spanning[option].values())
+        return dict.fromkeys(variables, 1)
+
+    def on_class(self, counted: ByOption, j: ServerClass) -> list[tuple[int, int]]:
+        """Return (option, variable) of what is counted on one class."""
+        options = self.problem.options_of_pool[j.pool]
+        return [(k, counted[k][j.index]) for k in options if j.index in counted[k]]
 
 
 def build_model(problem: CapacityProblem) -> CapacityModel:
@@ -78,6 +86,7 @@ def _most_instances(problem: CapacityProblem, option: int) -> int:
 def define_server_variables(m: CapacityModel) -> None:
     """used[j], instances[j,k], whole[j,k], spanning[cell,k]."""
     problem, add = m.problem, m.program.add_variable
+    by_cell: dict[tuple[int, int], int] = defaultdict(int)
     for j in problem.classes:
         m.used.append(add(f"used[{j.index}]", 0, j.count))
         for k in problem.options_of_pool[j.pool]:
@@ -86,16 +95,14 @@ def define_server_variables(m: CapacityModel) -> None:
                 fit = j.free_cards // option.cards_per_server * j.count
                 if fit and most:
                     name = f"instances[{j.index},{k}]"
-                    m.instances[j.index, k] = add(name, 0, min(fit, most))
+                    m.instances[k][j.index] = add(name, 0, min(fit, most))
             elif not j.is_occupied and most:
                 few = min(j.count, most * option.num_servers)
-                m.whole[j.index, k] = add(f"whole[{j.index},{k}]", 0, few)
-    by_cell: dict[tuple[int, int], int] = defaultdict(int)
-    for number, k in m.whole:
-        by_cell[problem.classes[number].cell, k] += problem.classes[number].count
+                m.whole[k][j.index] = add(f"whole[{j.index},{k}]", 0, few)
+                by_cell[j.cell, k] += j.count
     for (cell, k), servers in by_cell.items():
         most = min(servers // problem.options[k].num_servers, _most_instances(problem, k))
-        m.spanning[cell, k] = add(f"spanning[{cell},{k}]", 0, most)
+        m.spanning[k][cell] = add(f"spanning[{cell},{k}]", 0, most)
 
 
 def define_load_variables(m: CapacityModel) -> None:
@@ -118,6 +125,7 @@ def define_load_variables(m: CapacityModel) -> None:
             ]
         )
         for k, found in m.loads.items():
+            mine = m.units[e, k] = {}
             for v, load in enumerate(found.loads):
                 needed = [
                     -(-cohort.num_sessions // n)
@@ -126,7 +134,7 @@ def define_load_variables(m: CapacityModel) -> None:
                 ]
                 most = min(upper[k], max(needed, default=0))
                 if most:
-                    m.units[e, k, v] = add(f"units[{e},{k},{v}]", 0, most)
+                    mine[v] = add(f"units[{e},{k},{v}]", 0, most)
 
 
 def define_server_cards(m: CapacityModel) -> None:
@@ -137,10 +145,9 @@ def define_server_cards(m: CapacityModel) -> None:
     """
     for j in m.problem.classes:
         blocks: dict[int, list[int]] = defaultdict(list)
-        for (owner, k), v in m.instances.items():
-            if owner == j.index:
-                blocks[m.problem.options[k].cards_per_server].append(v)
-        whole = {v: -1 for (owner, _), v in m.whole.items() if owner == j.index}
+        for k, v in m.on_class(m.instances, j):
+            blocks[m.problem.options[k].cards_per_server].append(v)
+        whole = {v: -1 for _, v in m.on_class(m.whole, j)}
         servers = {m.used[j.index]: 1, **whole}
         sizes = sorted(blocks)
         if whole:
@@ -194,14 +201,11 @@ def _largest(sizes: list[int], room: int, limit: int) -> list[tuple[int, ...]]:
 
 def define_spans(m: CapacityModel) -> None:
     """An instance over several servers has whole ones of one cell."""
-    for (cell, k), v in m.spanning.items():
-        row = {
-            w: 1
-            for (j, owner), w in m.whole.items()
-            if owner == k and m.problem.classes[j].cell == cell
-        }
-        row[v] = -m.problem.options[k].num_servers
-        m.program.add_row(f"span[{cell},{k}]", row, 0, 0)
+    for k, cells in m.spanning.items():
+        for cell, v in cells.items():
+            row = {w: 1 for j, w in m.whole[k].items() if m.problem.classes[j].cell == cell}
+            row[v] = -m.problem.options[k].num_servers
+            m.program.add_row(f"span[{cell},{k}]", row, 0, 0)
 
 
 def define_pools(m: CapacityModel) -> None:
@@ -343,7 +347,7 @@ def define_units(m: CapacityModel) -> None:
     """Loads are only on units of instances that there are, in every scenario."""
     for e in range(len(m.problem.events) + 1):
         for k, found in m.loads.items():
-            loaded = {v: 1 for (at, owner, _), v in m.units.items() if (at, owner) == (e, k)}
+            loaded = dict.fromkeys(m.units[e, k].values(), 1)
             if not loaded:
                 continue
             have = m.in_use(k)
@@ -366,25 +370,24 @@ def _lost(m: CapacityModel, e: int, k: int) -> dict[int, int]:
         m.program.add_row(f"is_used[{e}]", {**have, is_used: -most}, None, 0)
         return {is_used: 1}
     gone = set(event.classes)
-    lost = {v: 1 for (j, owner), v in m.instances.items() if owner == k and j in gone}
-    for (cell, owner), v in m.spanning.items():
-        if owner != k:
-            continue
+    lost = {v: 1 for j, v in m.instances[k].items() if j in gone}
+    for cell, v in m.spanning[k].items():
         members = {j.index for j in problem.classes if j.cell == cell}
         if members <= gone:
             lost[v] = 1
         else:  # single servers fail: each takes an instance of its own
-            lost |= {m.whole[j, k]: 1 for j in members & gone if (j, k) in m.whole}
+            lost |= {v: 1 for j, v in m.whole[k].items() if j in members & gone}
     return lost
 
 
 def define_sessions(m: CapacityModel) -> None:
     """Sessions that are taken have a unit that serves them, in every scenario."""
     rows: dict[tuple[int, int], dict[int, int]] = defaultdict(dict)
-    for (e, k, v), variable in m.units.items():
-        for c, number in enumerate(m.loads[k].loads[v].counts):
-            if number:
-                rows[e, c][variable] = number
+    for (e, k), mine in m.units.items():
+        for v, variable in mine.items():
+            for c, number in enumerate(m.loads[k].loads[v].counts):
+                if number:
+                    rows[e, c][variable] = number
     for e, served in enumerate(m.served):
         for c, variable in enumerate(served):
             m.program.add_row(f"sessions[{e},{c}]", {**rows[e, c], variable: -1}, 0, None)
