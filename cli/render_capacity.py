@@ -19,6 +19,7 @@ from optimizer.side.capacity_accounts import (
 )
 from optimizer.side.capacity_words import (
     amount_text,
+    failure_cohorts,
     failure_rows,
     held_text,
     next_tier_text,
@@ -33,9 +34,6 @@ MAX_ROWS = 40
 #: Numbers of servers are cut to so many letters.
 MAX_NUMBERS = 24
 
-#: Of more cohorts than these, a table of failures has only the sum.
-MAX_COHORTS = 8
-
 #: Candidates that lost are shown up to this many.
 MAX_LOST = 12
 
@@ -47,12 +45,8 @@ def render_capacity(console: Console, account: CapacityAccountDocument) -> None:
     _print(console, "Servers and racks", _BUY_COLUMNS, _bought_rows(account))
     _print_power(console, account)
     _print(console, "What breaks first", _RESOURCE_COLUMNS, _resource_rows(account))
-    names = [escape(cohort.name) for cohort in account.cohorts]
-    shown = names if len(names) <= MAX_COHORTS else []
-    rows = [
-        (escape(lost), text, *per_cohort[: len(shown)])
-        for lost, text, per_cohort in failure_rows(account)
-    ]
+    shown = [escape(name) for name in failure_cohorts(account)]
+    rows = [(escape(lost), text, *each) for lost, text, each in failure_rows(account)]
     _print(console, "After any one failure", ("lost", "sessions on time", *shown), rows)
     _print_placement(console, account.placement)
 

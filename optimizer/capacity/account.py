@@ -56,7 +56,8 @@ class CapacityEvaluation:
 
     `values` holds every goal that has a value, shown as it is (never negated); a quotient over no
     session has none. `sessions` counts those on time by cohort, `servers` those that are bought (of
-    an existing fleet: in use) by pool, `racks` by site, `instances` serving instances by option.
+    an existing fleet: in use) by pool, `racks` by site, `instances` serving instances by option,
+    `endpoints` cards of all servers that are on, and `tiers` names the switches that they need.
     """
 
     values: dict[str, Fraction]
@@ -65,6 +66,7 @@ class CapacityEvaluation:
     servers: tuple[int, ...]
     racks: tuple[int, ...]
     instances: tuple[int, ...]
+    endpoints: int
     tiers: tuple[str, ...]
     power: tuple[PowerPart, ...]
     resources: tuple[Resource, ...]

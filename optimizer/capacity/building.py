@@ -132,30 +132,21 @@ class _Options:
         self.options: list[Option] = []
         self.rejections: list[ModelRejection] = []
 
-    def reject(self, model: str, footprint: Footprint, rule: str, by: Fraction | int) -> None:
-        pool = self.instance.fleet.pools[self.pool_index[footprint.pool]]
-        label = f"{footprint.label()} on {pool.name}"
-        if rule == "whole_servers":
-            unit, text = "cards", f"{label}: over several servers it takes whole servers only"
-        else:
-            unit, text = "s", f"{label}: no session that it may serve ends on time"
-        self.rejections.append(ModelRejection(model, Rejection(footprint, rule, by, unit, text)))
+    def reject_late(self, model: str, footprint: Footprint, by_s: Fraction) -> None:
+        """Note that the best of the sessions that a candidate may serve is late by so much."""
+        label = f"{footprint.label()} on {footprint.pool}"
+        text = f"{label}: no session that it may serve ends on time"
+        self.rejections.append(ModelRejection(model, Rejection(footprint, "late", by_s, "s", text)))
 
     def add(self, m: int, name: str, candidates: Sequence[Candidate]) -> None:
         """Add the candidates of model m that can serve something."""
         mine = [c for c, cohort in enumerate(self.cohorts) if cohort.model == m]
         for candidate in candidates:
-            pool = self.instance.fleet.pools[self.pool_index[candidate.pool]]
-            left = pool.server.num_cards - candidate.cards_per_server
-            if candidate.num_servers > 1 and left:
-                self.reject(name, candidate.footprint, "whole_servers", left)
-                continue
-            option = self._option(m, mine, candidate)
             late_by = self._late_by(candidate, mine)
             if late_by is None:
-                self.options.append(option)
+                self.options.append(self._option(m, mine, candidate))
             else:
-                self.reject(name, candidate.footprint, "late", late_by)
+                self.reject_late(name, candidate.footprint, late_by)
 
     def _option(self, m: int, mine: Sequence[int], candidate: Candidate) -> Option:
         services: list[Fraction | None] = [None] * len(self.cohorts)
@@ -226,7 +217,7 @@ def build_capacity(
     problem = CapacityProblem(
         models=tuple(model.name for model in models),
         cohorts=cohorts,
-        options=tuple(replace(option, index=i) for i, option in enumerate(found.options)),
+        options=tuple(found.options),
         pools=tuple(_server_pool(pool) for pool in fleet.pools),
         sites=places.sites,
         classes=places.classes,

@@ -182,6 +182,7 @@ def evaluate_capacity(
         servers=count.by_pool(count.bought),
         racks=count.racks,
         instances=tuple(instances.get(o, 0) for o in range(len(problem.options))),
+        endpoints=count.endpoints,
         tiers=tuple(tier.name for tier in count.needed_tiers),
         power=count.power_parts(),
         resources=tuple(capacity_resources(instance, count, known, deals.healthy)),

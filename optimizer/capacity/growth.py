@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from instances.errors import InputError
 from instances.instance import Instance
-from instances.io import parse_instance
 from optimizer.options import SolveOptions
 from optimizer.side.decisions import solve_side
 from optimizer.side.result import SideResultDocument
+from optimizer.variants.fields import Path, changed_instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,45 +46,32 @@ def additions(instance: Instance, power_step_w: int | None = None) -> Iterator[A
     Of a fleet to be bought the maxima are raised; racks of an existing fleet come with the servers
     that stand in each. `power_step_w` defaults to what the least server draws.
     """
-    data = instance.model_dump(mode="json")
-    for r, rack in enumerate(instance.fleet.racks):
+    data, fleet = instance.model_dump(mode="json"), instance.fleet
 
-        def more_racks(fleet: dict[str, Any], r: int = r) -> None:
-            fleet["racks"][r]["count"] += 1
-            for held in fleet["racks"][r]["servers"]:
-                for pool in fleet["pools"]:
-                    if pool["name"] == held["pool"]:
-                        pool["num_servers"] += held["num_servers"]
+    def changed(name: str, values: dict[Path, int | str | None]) -> Addition:
+        fields = {("fleet", *path): value for path, value in values.items()}
+        return Addition(name, changed_instance(data, fields, instance.name))
 
-        yield Addition(f"one more rack {rack.name}", _changed(data, more_racks))
-    for p, pool in enumerate(instance.fleet.pools):
-        if instance.fleet.mode == "existing" and instance.fleet.racks:
+    place = {pool.name: p for p, pool in enumerate(fleet.pools)}
+    for r, rack in enumerate(fleet.racks):
+        more: dict[Path, int | str | None] = {("racks", r, "count"): rack.count + 1}
+        for held in rack.servers:
+            p = place[held.pool]
+            more["pools", p, "num_servers"] = fleet.pools[p].num_servers + held.num_servers
+        yield changed(f"one more rack {rack.name}", more)
+    for p, pool in enumerate(fleet.pools):
+        if fleet.mode == "existing" and fleet.racks:
             break  # a server needs a place in a rack, and a rack comes with its servers
-
-        def more_servers(fleet: dict[str, Any], p: int = p) -> None:
-            fleet["pools"][p]["num_servers"] += fleet["pools"][p]["servers_per_group"]
-
         number = pool.servers_per_group
         what = "one more server" if number == 1 else f"{number} more servers"
-        yield Addition(f"{what} of {pool.name}", _changed(data, more_servers))
-    if instance.fleet.power is None:
+        servers = pool.num_servers + number
+        yield changed(f"{what} of {pool.name}", {("pools", p, "num_servers"): servers})
+    if fleet.power is None:
         return
-    drawn = [pool.server.power_w for pool in instance.fleet.pools if pool.server.power_w]
+    drawn = [pool.server.power_w for pool in fleet.pools if pool.server.power_w]
     step_w = min(drawn, default=1000) if power_step_w is None else power_step_w
-    budget_w = instance.fleet.power.budget_w + step_w
-
-    def more_power(fleet: dict[str, Any]) -> None:
-        fleet["power"]["budget_w"] = budget_w
-
-    yield Addition(f"{step_w / 1000:g} kW more power", _changed(data, more_power))
-
-
-def _changed(data: dict[str, Any], change: Callable[[dict[str, Any]], None]) -> Instance:
-    import copy
-
-    changed = copy.deepcopy(data)
-    change(changed["fleet"])
-    return parse_instance(changed)
+    budget_w = fleet.power.budget_w + step_w
+    yield changed(f"{step_w / 1000:g} kW more power", {("power", "budget_w"): budget_w})
 
 
 def growth(

@@ -11,6 +11,7 @@ from fractions import Fraction
 from instances.building import RackSpec
 from instances.fleet import Pool
 from instances.instance import Instance
+from optimizer.capacity.ledger import option_words
 from optimizer.capacity.problem import CapacityProblem, FailureEvent, RackSite, ServerClass
 from optimizer.errors import InputError, TooLargeError
 
@@ -215,8 +216,7 @@ def _lost(
     """Yield (name, classes, option) of what each domain of a kind takes with it."""
     if kind == "card":
         for option in problem.options:
-            label = f"a card of {problem.models[option.model]}, {option.footprint.label()}"
-            yield f"{label} on {problem.pools[option.pool].name}", (), option.index
+            yield f"a card of {option_words(problem, option.index)}", (), option.index
     elif kind == "server":
         numbers: dict[int, int] = defaultdict(int)
         for c in problem.classes:

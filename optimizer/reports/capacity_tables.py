@@ -24,6 +24,7 @@ from optimizer.side.capacity_accounts import (
 )
 from optimizer.side.capacity_words import (
     amount_text,
+    failure_cohorts,
     failure_rows,
     held_text,
     next_tier_text,
@@ -32,9 +33,6 @@ from optimizer.side.capacity_words import (
     short,
 )
 from optimizer.words import number
-
-#: Of more cohorts than these, a table of failures has only the sum.
-MAX_COHORTS = 8
 
 
 def capacity_tables(account: CapacityAccountDocument) -> list[Table]:
@@ -171,17 +169,11 @@ def _amount(value: int, unit: str) -> Cell:
 
 def failure_table(account: CapacityAccountDocument) -> Table:
     """Return who is on time after every failure, the worst first."""
-    names = [cohort.name for cohort in account.cohorts]
-    is_shown = len(names) <= MAX_COHORTS
     rows = [
-        (
-            text_cell(lost),
-            text_cell(total),
-            *(text_cell(text) for text in (per_cohort if is_shown else ())),
-        )
+        (text_cell(lost), text_cell(total), *map(text_cell, per_cohort))
         for lost, total, per_cohort in failure_rows(account)
     ]
-    columns = ["lost", ">sessions on time", *(f">{name}" for name in names if is_shown)]
+    columns = ["lost", ">sessions on time", *(f">{name}" for name in failure_cohorts(account))]
     title = "After any one failure"
     return make_table("failures", title, columns, rows, most=MAX_ACCOUNT_ROWS)
 

@@ -40,39 +40,28 @@ def capacity_account(
 ) -> CapacityAccountDocument:
     """Return everything that a plan takes, serves and withstands."""
     problem = names.problem
-    endpoints = num_endpoints(problem, plan)
     return CapacityAccountDocument(
         cohorts=_cohorts(problem, judged),
         instances=_options(names, plan, judged),
         servers=_pools(problem, plan, judged),
         racks=_racks(problem, judged),
-        endpoints=endpoints,
+        endpoints=judged.endpoints,
         tiers=[
             TierUseDocument(
                 name=tier.name,
                 above_endpoints=tier.above_endpoints,
-                is_needed=endpoints > tier.above_endpoints,
+                is_needed=tier.name in judged.tiers,
                 power_w=tier.power_w,
                 price_per_hour=float(tier.price_per_hour),
                 price_per_hour_exact=str(tier.price_per_hour),
             )
             for tier in problem.tiers
         ],
-        power=_power(problem, judged, endpoints),
+        power=_power(problem, judged),
         resources=resources_by_fullness(problem, judged.resources),
         after=_outcomes(names, judged),
         placement=placement(names, plan) if judged.is_feasible else [],
     )
-
-
-def num_endpoints(problem: CapacityProblem, plan: CapacityPlan) -> int:
-    """Return the cards of servers that are bought or, of an existing fleet, on."""
-    used = 0 if problem.is_purchase else problem.occupied_endpoints
-    for fill in plan.servers:
-        place = problem.classes[fill.server_class]
-        is_new = problem.is_purchase or not place.is_occupied
-        used += fill.count * problem.pools[place.pool].num_cards if is_new else 0
-    return used
 
 
 def _cohorts(problem: CapacityProblem, judged: CapacityEvaluation) -> list[CohortUseDocument]:
@@ -153,9 +142,8 @@ def _racks(problem: CapacityProblem, judged: CapacityEvaluation) -> list[SiteUse
     return found
 
 
-def _power(problem: CapacityProblem, judged: CapacityEvaluation, endpoints: int) -> PowerDocument:
-    needed = [tier for tier in problem.tiers if endpoints > tier.above_endpoints]
-    tiers_w = sum(tier.power_w for tier in needed)
+def _power(problem: CapacityProblem, judged: CapacityEvaluation) -> PowerDocument:
+    tiers_w = sum(tier.power_w for tier in problem.tiers if tier.name in judged.tiers)
     budget_w, total_w = problem.budget_w, judged.power_w
     servers = []
     if budget_w is not None:
@@ -163,7 +151,7 @@ def _power(problem: CapacityProblem, judged: CapacityEvaluation, endpoints: int)
             alone = None
             if pool.power_w:
                 alone = max_servers(budget_w, pool.power_w, problem.fixed_w + tiers_w)
-            more = servers_that_fit(problem, p, budget_w - total_w, endpoints)
+            more = servers_that_fit(problem, p, budget_w - total_w, judged.endpoints)
             servers.append(
                 ServersByPowerDocument(
                     pool=pool.name, server_w=pool.power_w, alone=alone, more=more

@@ -11,9 +11,13 @@ from optimizer.side.capacity_accounts import (
     PlacedRackDocument,
     PlacedServerDocument,
 )
+from optimizer.words import plural
 
 #: Failures after which as many sessions are on time are named up to this many.
 MAX_NAMED = 3
+
+#: Of more cohorts than these, a table of failures has only the sum.
+MAX_COHORTS = 8
 
 #: Numbers of many servers or racks are cut to so many letters.
 MAX_LETTERS = 40
@@ -28,7 +32,7 @@ def held_text(server: PlacedServerDocument) -> str:
         parts.append("idle" if server.free_cards == server.num_cards else "nothing of the plan")
     occupied = server.num_cards - server.free_cards
     if occupied:
-        parts.append(f"{occupied:,} card{'s' if occupied > 1 else ''} occupied")
+        parts.append(f"{plural(occupied, 'card')} occupied")
     return ", ".join(parts)
 
 
@@ -52,12 +56,19 @@ def rack_text(rack: PlacedRackDocument) -> str:
 
 
 def failure_rows(account: CapacityAccountDocument) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield what is lost, sessions on time then, and those of every cohort; fewest first."""
+    """Yield what is lost, sessions on time then, and those of `failure_cohorts`; fewest first."""
+    num_shown = len(failure_cohorts(account))
     for outcome in sorted(account.after, key=lambda outcome: sum(outcome.sessions)):
         more = len(outcome.events) - MAX_NAMED
         lost = ", ".join(outcome.events[:MAX_NAMED]) + (f" and {more:,} more" if more > 0 else "")
         text = f"{sum(outcome.sessions):,} of at least {sum(outcome.min_sessions):,}"
-        yield lost, text, [f"{number:,}" for number in outcome.sessions]
+        yield lost, text, [f"{number:,}" for number in outcome.sessions[:num_shown]]
+
+
+def failure_cohorts(account: CapacityAccountDocument) -> list[str]:
+    """Return the cohorts that a table of failures has a column for: all of them, or none."""
+    names = [cohort.name for cohort in account.cohorts]
+    return names if len(names) <= MAX_COHORTS else []
 
 
 def next_tier_text(account: CapacityAccountDocument) -> str:
