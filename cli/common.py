@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 EXIT_SOLVED, EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_MISMATCH = 0, 2, 3, 4, 5
 
@@ -47,6 +49,20 @@ class FiniteSeconds(click.ParamType[float]):
     ) -> float:
         """Return the seconds as a float, or fail with the rule."""
         return float(ExactQuantity("seconds").convert(value, param, ctx))
+
+
+def solver_of_each(command: CommandT) -> CommandT:
+    """Give a command that solves several times --solver and --time-limit."""
+    limit = click.option(
+        "--time-limit",
+        type=FiniteSeconds(),
+        default=60.0,
+        show_default=True,
+        metavar="S",
+        help="Of each solve.",
+    )
+    solver = click.option("--solver", default="auto", show_default=True, metavar="NAME")
+    return solver(limit(command))
 
 
 def check_writable(path: str) -> None:

@@ -13,8 +13,8 @@ from cli.common import (
     EXIT_INFEASIBLE,
     EXIT_SOLVED,
     ExactQuantity,
-    FiniteSeconds,
     show_and_leave,
+    solver_of_each,
 )
 
 if TYPE_CHECKING:
@@ -30,15 +30,7 @@ if TYPE_CHECKING:
     metavar="W",
     help="Watts to add to the budget, such as 10.2kW; default: what the least server draws.",
 )
-@click.option("--solver", default="auto", show_default=True, metavar="NAME")
-@click.option(
-    "--time-limit",
-    type=FiniteSeconds(),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Of each solve.",
-)
+@solver_of_each
 @click.option("--threads", type=click.IntRange(0, 1024), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the document alone.")
 def grow(

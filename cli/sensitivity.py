@@ -14,9 +14,9 @@ from cli.common import (
     EXIT_CODES,
     EXIT_INFEASIBLE,
     EXIT_SOLVED,
-    FiniteSeconds,
     check_writable,
     show_and_leave,
+    solver_of_each,
 )
 
 if TYPE_CHECKING:
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="A numeric field, [*] for every element of a list; repeatable. Default: all that matter.",
 )
-@click.option("--solver", default="auto", show_default=True, metavar="NAME")
-@click.option(
-    "--time-limit",
-    type=FiniteSeconds(),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Of each solve.",
-)
+@solver_of_each
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the document.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document alone.")

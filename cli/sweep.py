@@ -16,6 +16,7 @@ from cli.common import (
     EXIT_SOLVED,
     FiniteSeconds,
     show_and_leave,
+    solver_of_each,
 )
 
 if TYPE_CHECKING:
@@ -45,15 +46,7 @@ Listener = Callable[[list["SweepPoint"]], None]
 @click.option("--resume", is_flag=True, help="Continue the file of a sweep that was cut off.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option("--dask", metavar="ADDRESS", help="Send points to a running Dask scheduler.")
-@click.option("--solver", default="auto", show_default=True, metavar="NAME")
-@click.option(
-    "--time-limit",
-    type=FiniteSeconds(),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Of each solve.",
-)
+@solver_of_each
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON lines.")
 def sweep(
