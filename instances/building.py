@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from instances.formats import Frozen
+from instances.names import check_once
 from instances.quantity import PricePerHour, Watts
 
 Name = Annotated[str, Field(min_length=1, max_length=120)]
@@ -52,10 +53,7 @@ class RackSpec(Frozen):
 
     @model_validator(mode="after")
     def _pools_once(self) -> RackSpec:
-        names = [held.pool for held in self.servers]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"servers: pool {name!r} appears {names.count(name)} times")
+        check_once((held.pool for held in self.servers), "servers: pool")
         return self
 
     @property

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from instances.building import DomainKind
 from instances.formats import Frozen
+from instances.names import check_once
 from instances.quantity import PositiveSeconds, Share
 
 #: What a capacity decision may make small, or, those of `MAXIMISED_GOALS`, large.
@@ -79,10 +80,7 @@ class CapacityDecision(Frozen):
                 raise ValueError(f"goals: {goal!r} is counted over period_s, which is null")
             if goal in FAILURE_GOALS and not self.failures:
                 raise ValueError(f"goals: {goal!r} needs at least one kind in failures")
-        kinds = [case.kind for case in self.failures]
-        for kind in kinds:
-            if kinds.count(kind) > 1:
-                raise ValueError(f"failures: kind {kind!r} appears {kinds.count(kind)} times")
+        check_once((case.kind for case in self.failures), "failures: kind")
         if "expected_sessions" in self.goals:
             for i, case in enumerate(self.failures):
                 if case.kind == "card":

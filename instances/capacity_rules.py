@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from instances.capacity import RATIO_GOALS
 from instances.fleet import Pool
+from instances.names import check_once
 from instances.topology import is_uniform
 from instances.workload import MAX_SESSIONS
 
@@ -62,10 +63,7 @@ def check_capacity(instance: Instance) -> None:
 def _check_models(instance: Instance) -> None:
     if not instance.models:
         return
-    names = [model.name for model in instance.models]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"models: {name!r} appears {names.count(name)} times")
+    check_once((model.name for model in instance.models), "models:")
     if instance.model != instance.models[0]:
         raise ValueError("model must be the first of models, or be left out")
 

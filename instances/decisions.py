@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 from instances.building import OccupiedCards
 from instances.capacity import CapacityDecision
 from instances.formats import Frozen
+from instances.names import check_once
 from instances.quantity import (
     Bytes,
     PositiveBytes,
@@ -113,10 +114,7 @@ class SliceDecision(Frozen):
 
     @model_validator(mode="after")
     def _few_slices_of_their_own_names(self) -> SliceDecision:
-        names = [request.name for request in self.requests]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"requests: the name {name!r} appears {names.count(name)} times")
+        check_once((request.name for request in self.requests), "requests: the name")
         count = sum(request.count for request in self.requests)
         if count > MAX_SLICES:
             raise ValueError(f"requests ask for {count} slices; at most {MAX_SLICES} can be placed")
@@ -192,12 +190,7 @@ class MixDecision(Frozen):
     @model_validator(mode="after")
     def _names_and_rates_fit(self) -> MixDecision:
         for field in ("accelerators", "buckets"):
-            names = [item.name for item in getattr(self, field)]
-            for name in names:
-                if names.count(name) > 1:
-                    raise ValueError(
-                        f"{field}: the name {name!r} appears {names.count(name)} times"
-                    )
+            check_once((item.name for item in getattr(self, field)), f"{field}: the name")
         for i, kind in enumerate(self.accelerators):
             if len(kind.max_requests_per_s) != len(self.buckets):
                 raise ValueError(

@@ -17,6 +17,7 @@ from instances.building import (
 from instances.catalog_store import reference
 from instances.formats import Frozen
 from instances.hardware import Fabric, Name, ServerSpec
+from instances.names import check_once
 from instances.quantity import PositiveSeconds, PricePerHour, Seconds
 from instances.surroundings import ConnectionSpec
 from instances.topology import ServersTopology, Topology
@@ -92,11 +93,8 @@ class Fleet(Frozen):
     @model_validator(mode="after")
     def _unique(self) -> Fleet:
         for what in ("pool", "rack", "switch_tier", "failure_domain"):
-            names = [item.name for item in getattr(self, f"{what}s")]
-            for name in names:
-                if names.count(name) > 1:
-                    plain = what.replace("_", " ")
-                    raise ValueError(f"{plain} name {name!r} appears {names.count(name)} times")
+            names = (item.name for item in getattr(self, f"{what}s"))
+            check_once(names, f"{what.replace('_', ' ')} name")
         return self
 
     @property

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from instances.formats import Frozen
 from instances.hardware import Name
+from instances.names import check_once
 from instances.quantity import PositiveSeconds, Seconds, Share
 
 #: Sessions are placed one by one, except where capacity is decided: a workload of more than this
@@ -73,10 +74,7 @@ class Workload(Frozen):
 
     @model_validator(mode="after")
     def _valid(self) -> Workload:
-        names = [cohort.name for cohort in self.cohorts]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"cohort name {name!r} appears {names.count(name)} times")
+        check_once((cohort.name for cohort in self.cohorts), "cohort name")
         if self.expert_counts is not None and not any(self.expert_counts):
             raise ValueError("expert_counts are all 0; leave them out or give what was measured")
         if self.min_on_time_fraction > 1:
