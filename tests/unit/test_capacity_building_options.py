@@ -2,68 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
-from instances import Instance, parse_instance
+from capacity_sources import CHAT, FABRIC, MODEL, Json, built, pool, source
 from optimizer.capacity.building import build_capacity, model_instances
-from optimizer.capacity.problem import CapacityProblem, CohortDemand
+from optimizer.capacity.problem import CohortDemand
 
-Json = dict[str, Any]
 NS = Fraction(1, 10**9)
 
-WIDTHS = {"hidden_size": 8, "head_dim": 2, "ffn_size": 16, "vocab_size": 32}
-MODEL = {"name": "tiny", "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, **WIDTHS}
 OTHER = {**MODEL, "name": "other"}
-FABRIC = {"name": "in", "alpha_s": "100ns", "bandwidth_bytes_per_s": "1GB/s"}
-CHAT = {"name": "chat", "num_sessions": 10, "context_tokens": 10, "new_tokens": 2}
-
-
-def pool(
-    name: str = "p", servers: int = 6, cards: int = 4, peaks: Sequence[str] = ("bf16",), **more: Any
-) -> Json:
-    """Return a pool of servers that draw 800 W."""
-    card = {
-        "name": "card",
-        "memory_bytes": 10**6,
-        "memory_bandwidth_bytes_per_s": "1GB/s",
-        "peak_flops_per_s": dict.fromkeys(peaks, "1PFLOP/s"),
-    }
-    server = {"name": "s", "accelerator": card, "num_cards": cards, "power_w": 800}
-    return {"name": name, "server": {**server, "fabric": FABRIC}, "num_servers": servers, **more}
-
-
-def source(
-    *pools: Json,
-    cohorts: Sequence[Json] = (CHAT,),
-    models: Sequence[Json] = (MODEL,),
-    failures: Sequence[str | Json] = (),
-    capacity: Json | None = None,
-    search: Json | None = None,
-    fraction: str = "100%",
-    mode: str = "purchase",
-    **fleet: Any,
-) -> Instance:
-    """Return a problem instance."""
-    cases = [{"kind": case} if isinstance(case, str) else case for case in failures]
-    return parse_instance(
-        {
-            "name": "unit",
-            "decision": "capacity",
-            "models": list(models),
-            "fleet": {"mode": mode, "pools": list(pools) or [pool()], **fleet},
-            "workload": {"cohorts": list(cohorts), "min_on_time_fraction": fraction},
-            "runtime": {"workspace_bytes": 100},
-            "search": {"tp": [1], **(search or {})},
-            "capacity": {"goals": ["servers"], "failures": cases, **(capacity or {})},
-        }
-    )
-
-
-def built(*pools: Json, **fields: Any) -> CapacityProblem:
-    """Return the data of a capacity decision."""
-    return build_capacity(source(*pools, **fields)).problem
 
 
 def test_demands_end_by_deadline_and_period_whichever_is_first() -> None:

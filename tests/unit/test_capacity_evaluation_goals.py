@@ -18,18 +18,8 @@ from optimizer.capacity.building import build_capacity
 from optimizer.capacity.evaluation import evaluate_capacity
 from optimizer.capacity.plan import CapacityPlan, GroupLoad, LaneLoad, RackFill, ServerFill
 from optimizer.capacity.problem import GOAL_UNITS, CapacityProblem
+from tiny_parts import CARD, FABRIC, MODEL, Json
 
-Json = dict[str, Any]
-
-WIDTHS = {"hidden_size": 8, "head_dim": 2, "ffn_size": 16, "vocab_size": 32}
-MODEL = {"name": "tiny", "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, **WIDTHS}
-FABRIC = {"name": "in", "alpha_s": "100ns", "bandwidth_bytes_per_s": "1GB/s"}
-CARD = {
-    "name": "card",
-    "memory_bytes": 10**6,
-    "memory_bandwidth_bytes_per_s": "1GB/s",
-    "peak_flops_per_s": {"bf16": "1PFLOP/s"},
-}
 SERVER = {"name": "s", "accelerator": CARD, "num_cards": 8, "power_w": "10.2kW", "fabric": FABRIC}
 STEPS = {"context_tokens": 10, "new_tokens": 2}
 

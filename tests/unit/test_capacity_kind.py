@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -11,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from capacity_halls import PURCHASE, Document, kind_of, purchase, purchase_plan
 from instances.io import parse_instance
 from optimizer import SolveOptions
-from optimizer.capacity.plan import CapacityPlan, GroupLoad, LaneLoad, RackFill, ServerFill
+from optimizer.capacity.plan import CapacityPlan
 from optimizer.capacity.problem import CapacityProblem
 from optimizer.errors import MismatchError, TooLargeError
 from optimizer.protocols import Termination
@@ -27,107 +27,11 @@ from optimizer.side.kinds import value_text
 from optimizer.side.result import SideResultDocument
 
 F = Fraction
-Document = dict[str, Any]
-
-
-#: A DGX H100 draws 10.2 kW; racks of 40 kW hold three. A leaf switch is always needed, spines from
-#: the 121st card on.
-PURCHASE: Document = {
-    "name": "hall",
-    "decision": "capacity",
-    "models": ["qwen3-32b", "llama-3.1-8b"],
-    "fleet": {
-        "mode": "purchase",
-        "pools": [
-            {
-                "name": "hgx",
-                "server": "hgx-h100",
-                "num_servers": 20,
-                "price_per_hour": "98.32",
-                "rack_units": 8,
-            }
-        ],
-        "racks": [{"name": "air", "count": 6, "units": 42, "power_w": "40kW"}],
-        "power": {"budget_w": "150kW", "fixed_w": "5kW"},
-        "switch_tiers": [
-            {"name": "leaf", "above_endpoints": 0, "power_w": "2kW", "price_per_hour": 3},
-            {"name": "spine", "above_endpoints": 120, "power_w": "10.2kW", "price_per_hour": 7},
-        ],
-    },
-    "workload": {
-        "cohorts": [
-            {
-                "name": "long",
-                "model": "qwen3-32b",
-                "num_sessions": 40,
-                "context_tokens": 131064,
-                "new_tokens": 8,
-                "deadline_s": "130ms",
-            },
-            {
-                "name": "chat",
-                "model": "llama-3.1-8b",
-                "num_sessions": 64,
-                "context_tokens": 8192,
-                "new_tokens": 128,
-                "deadline_s": "2s",
-            },
-        ]
-    },
-    "search": {"tp": [1, 2, 4, 8]},
-    "capacity": {"goals": ["price_per_hour"]},
-}
-
-
-def purchase(**changes: Any) -> Document:
-    document = deepcopy(PURCHASE)
-    document["capacity"] |= changes
-    return document
 
 
 def two_goals() -> Document:
     """Most sessions, then least power: 104 and 139.6 kW of the plan by hand."""
     return purchase(goals=["sessions", "power"])
-
-
-def kind_of(document: Document) -> CapacityKind:
-    return CapacityKind(parse_instance(document))
-
-
-def option(problem: CapacityProblem, label: str, model: str) -> int:
-    """The number of an option by its label, the first that begins so, and model."""
-    return next(
-        o.index
-        for o in problem.options
-        if o.footprint.label().startswith(label) and problem.models[o.model] == model
-    )
-
-
-def one_each(of: int, count: int, cohort: int, number: int = 1) -> GroupLoad:
-    return GroupLoad(of, count, (LaneLoad(1, ((cohort, number),)),))
-
-
-def purchase_plan(problem: CapacityProblem) -> CapacityPlan:
-    """40 TP2 of the long ones on 10 servers; 16 + 4 TP1 with three chats each, a TP4 with five.
-
-    A chat takes 0.6148 s on TP1, so that three end within 2 s: 19 · 3 + 2 + 5 = 64.
-    """
-    q, t = option(problem, "TP2", "qwen3-32b"), option(problem, "TP1", "llama-3.1-8b")
-    f = option(problem, "TP4", "llama-3.1-8b")
-    return CapacityPlan(
-        racks=(RackFill(0, 4, ((0, 3),)), RackFill(0, 1, ((0, 1),))),
-        servers=(
-            ServerFill(0, 10, ((q, 4),)),
-            ServerFill(0, 2, ((t, 8),)),
-            ServerFill(0, 1, ((t, 4), (f, 1))),
-        ),
-        loads=(
-            one_each(q, 40, 0),
-            one_each(t, 19, 1, 3),
-            one_each(t, 1, 1, 2),
-            one_each(f, 1, 1, 5),
-        ),
-    )
 
 
 def test_candidates_that_lost_are_counted_and_the_nearest_shown() -> None:

@@ -2,48 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
-from typing import Any
-
 import pytest
 
+from capacity_schemas import Json, Start, bought, put, refusal
 from instances import Instance, parse_instance
-from instances.errors import InputError
-
-Json = dict[str, Any]
-
-WIDTHS = {"hidden_size": 8, "head_dim": 2, "ffn_size": 16, "vocab_size": 32}
-MODEL = {"name": "tiny", "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, **WIDTHS}
-FABRIC = {"name": "in", "alpha_s": "100ns", "bandwidth_bytes_per_s": "1GB/s"}
-CARD = {
-    "name": "card",
-    "memory_bytes": 10**6,
-    "memory_bandwidth_bytes_per_s": "1GB/s",
-    "peak_flops_per_s": {"bf16": "1PFLOP/s"},
-}
-SERVER = {"name": "s", "accelerator": CARD, "num_cards": 4, "power_w": 800, "fabric": FABRIC}
-POOL = {"name": "p", "server": SERVER, "num_servers": 4, "price_per_hour": 2, "rack_units": 2}
-COHORT = {"name": "chat", "num_sessions": 10, "context_tokens": 10, "new_tokens": 2}
-
-
-def bought() -> Json:
-    """Return a valid document of servers and racks to be bought."""
-    return deepcopy(
-        {
-            "name": "unit",
-            "decision": "capacity",
-            "models": [MODEL, {**MODEL, "name": "other"}],
-            "fleet": {
-                "mode": "purchase",
-                "pools": [POOL, {**POOL, "name": "q"}],
-                "racks": [{"name": "r", "count": 2, "units": 8}],
-                "failure_domains": [{"name": "A", "kind": "switch", "racks": ["r"]}],
-            },
-            "workload": {"cohorts": [COHORT, {**COHORT, "name": "b", "model": "other"}]},
-            "capacity": {"goals": ["price_per_hour"]},
-        }
-    )
 
 
 def existing() -> Json:
@@ -53,28 +15,6 @@ def existing() -> Json:
     document["fleet"] |= {"mode": "existing"}
     document["fleet"]["racks"] = [{"name": "r", "count": 2, "units": 8, "servers": held}]
     return document
-
-
-def put(document: Json, path: str, value: object) -> Json:
-    """Return a document with another value at a path such as "fleet.pools.0.name"."""
-    *way, last = path.split(".")
-    place: Any = document
-    for part in way:
-        place = place[int(part)] if part.isdigit() else place[part]
-    place[int(last) if last.isdigit() else last] = value
-    return document
-
-
-def refusal(document: Json) -> str:
-    """Return the one line that says what is wrong."""
-    with pytest.raises(InputError) as caught:
-        parse_instance(document)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
-Start = Callable[[], Json]
 
 
 def test_the_documents_that_these_tests_change_are_valid() -> None:

@@ -9,18 +9,8 @@ import pytest
 
 from instances import parse_instance
 from instances.errors import InputError
+from tiny_parts import CARD, FABRIC, MODEL, Json
 
-Json = dict[str, Any]
-
-WIDTHS = {"hidden_size": 8, "head_dim": 2, "ffn_size": 16, "vocab_size": 32}
-MODEL = {"name": "tiny", "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, **WIDTHS}
-FABRIC = {"name": "in", "alpha_s": "100ns", "bandwidth_bytes_per_s": "1GB/s"}
-CARD = {
-    "name": "card",
-    "memory_bytes": 10**6,
-    "memory_bandwidth_bytes_per_s": "1GB/s",
-    "peak_flops_per_s": {"bf16": "1PFLOP/s"},
-}
 SERVER = {"name": "s", "accelerator": CARD, "num_cards": 4, "power_w": None, "fabric": FABRIC}
 POOL = {"name": "p", "server": SERVER, "num_servers": 4}
 COHORT = {"name": "chat", "num_sessions": 10, "context_tokens": 10, "new_tokens": 2}
