@@ -224,11 +224,6 @@ class Instance(Frozen):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _capacity_fits(self) -> Instance:
-        (check_without_capacity if self.capacity is None else check_capacity)(self)
-        return self
-
     @field_validator("schema_version", mode="before")
     @classmethod
     def _version_is_a_number(cls, value: object) -> object:
@@ -255,6 +250,11 @@ class Instance(Frozen):
             raise ValueError(
                 f"faults name {len(cards)} cards; at most {MAX_FAULTED_CARDS} may fail"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _capacity_fits(self) -> Instance:
+        (check_without_capacity if self.capacity is None else check_capacity)(self)
         return self
 
     @model_validator(mode="after")

@@ -79,6 +79,12 @@ def _energy_without_power(document: dict[str, Any]) -> str:
     return r"fleet\.pools\[0\]\.server\.power_w"
 
 
+#: Capacity decisions leave out a pool that cannot compute a model, and refuse all expert counts.
+NOT_OF_CAPACITY = (
+    _set((*POOL, "server"), FP8_ONLY, r"fleet\.pools\[0\]\.server\.accelerator\.peak"),
+    _set(("workload", "expert_counts"), [5] * 7, r"workload\.expert_counts has 7 counts"),
+)
+
 RULES: list[Callable[[dict[str, Any]], str]] = [
     _energy_without_power,
     _duplicate_pool,
@@ -88,7 +94,6 @@ RULES: list[Callable[[dict[str, Any]], str]] = [
     _set(("model",), {"base": "qwen3-32b", "num_kv_heads": 7}, r"\bmodel\b.*num_heads"),
     _set(("model",), {"base": "qwen3-32b", "formats": {"kv": "int3"}}, r"model\.formats\b.*int3"),
     _set((*POOL, "server"), "hgx-h1000", r"fleet\.pools\[0\]\.server\b"),
-    _set((*POOL, "server"), FP8_ONLY, r"fleet\.pools\[0\]\.server\.accelerator\.peak"),
     _set((*POOL, "fabric_between"), "carrier-pigeon", r"fleet\.pools\[0\]\.fabric_between\b"),
     _set(("fleet", "pools"), [{"name": "a"}] * 65, r"fleet\.pools\b"),
     _set(("workload", "min_on_time_fraction"), "150%", r"workload\b.*min_on_time_fraction"),
@@ -120,12 +125,11 @@ RULES: list[Callable[[dict[str, Any]], str]] = [
     _set(("engine",), {"base": "vllm", "free_ep": "yes"}, r"engine\.free_ep"),
     _set(("runtime",), {"loaded_parts": ["wings"]}, r"runtime\.loaded_parts\b.*'wings'"),
     _set(("workload", "expert_counts"), [0, 0], r"workload\b.*expert_counts"),
-    _set(("workload", "expert_counts"), [5] * 7, r"workload\.expert_counts has 7 counts"),
     _set(("decision",), "guess", r"\bdecision\b"),
     *(_other_decision, _both_sections),
     _set(("faults",), _fault(pool="moon"), r"faults\[0\]\.pool\b.*'moon'"),
     _set(("faults",), _fault(card=88), r"faults\[0\].*card 88"),
-    _set(("faults",), _fault(server=9), r"faults\[0\].*server 9"),
+    _set(("faults",), _fault(server=99_999), r"faults\[0\].*server 9"),
     _set(("faults",), _fault(stall_s=0), r"faults\[0\]\.stall_s"),
     _set(("faults",), _fault() * 65, r"\bfaults\b"),
 ]
@@ -136,7 +140,8 @@ def test_every_broken_rule_is_one_line_that_names_its_field(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong, path = [], tmp_path / "broken.json"
-    for rule in RULES:
+    is_capacity = json.loads(example_text(name)).get("decision") == "capacity"
+    for rule in (*RULES, *(() if is_capacity else NOT_OF_CAPACITY)):
         document = json.loads(example_text(name))
         place = rule(document)
         path.write_text(json.dumps(document), encoding="utf-8")

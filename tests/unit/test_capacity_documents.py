@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from capacity_halls import (
     PURCHASE,
-    F,
     existing,
     existing_plan,
     kind_of,
@@ -26,6 +26,8 @@ from optimizer.side.capacity_placing import placement
 from optimizer.side.capacity_words import held_text
 from optimizer.side.document import verify_side
 from optimizer.side.result import SidePlanDocument
+
+F = Fraction
 
 
 def read_again(kind: CapacityKind, document: SidePlanDocument) -> CapacityPlan | None:
