@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -12,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from formulations.capacity_columns_lp import Floats, LinearPoint, LoadProgram
-from formulations.capacity_columns_plan import build_plan
+from formulations.capacity_columns_plan import Deal, build_plan, cards_by_pool
 from formulations.capacity_columns_rounding import Rounding, round_units
 from optimizer.capacity.multipliers import (
     CountRow,
@@ -38,7 +39,7 @@ MAX_ADDED = 12
 FEW_NODES, MANY_NODES = 300, 20_000
 
 #: Steps of the search for counts of servers, and points at which a plan is looked for at most.
-MAX_STEPS, MAX_POINTS = 20_000, 12
+MAX_STEPS, MAX_POINTS = 20_000, 40
 
 #: What is missing of servers, as a share, is taken for nothing below this.
 NOTHING = 1e-9
@@ -46,8 +47,14 @@ NOTHING = 1e-9
 #: How far from the cheapest servers to those in question prices are asked for, one by one.
 SHARES = (0.05, 0.3, 1.0)
 
+#: Attempts to round with the same servers.
+MAX_ROUNDED = 3
+
+#: What is kept of idle cards where they leave no better plan.
+LESS_IDLE = 0.8
+
 #: Seconds for what one model has left to serve: at first, and at last.
-ROUGH_S, FINE_S = 0.3, 3.0
+ROUGH_S, FINE_S = 0.3, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,8 @@ class _Solver:
         self.best = _Best()
         #: prices of sessions and cards where servers cost least
         self.guide: LinearPoint | None = None
+        #: cards of every pool that linear programs leave idle, for rounding to take
+        self.idle = [0.0] * len(problem.pools)
 
     def is_over(self) -> bool:
         """Whether to stop."""
@@ -148,9 +157,9 @@ class _Solver:
                 break
             self.guide = point
             if share == ROUGH:
-                self._plan(point, None)
+                self._plan(None)
             self._cut(point)
-            self._count(())
+            self._count()
             if self.best.is_proven:
                 break
         self._close()
@@ -232,40 +241,58 @@ class _Solver:
             cards.tolist(),
             max_nodes=MANY_NODES,
         )
-        row = cut_row(self.counts, valid)
         self.best.proof.append(valid)
-        self.cuts.append(row)
-        return row
+        self.cuts.append(cut_row(self.counts, valid))
+        return self._with_idle(len(self.cuts) - 1)
 
-    def _count(self, excluded: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-        """Return the best counts that all cuts allow; without exclusions they are a bound."""
-        found = self.counts.fewest(self.cuts, MAX_STEPS, self.is_over, excluded)
+    def _with_idle(self, cut: int) -> CountRow:
+        """Return what a cut says of servers that leave cards idle."""
+        row, cards = self.cuts[cut], self.best.proof[cut].cards
+        idle = sum(price * math.ceil(n) for price, n in zip(cards, self.idle, strict=True))
+        return CountRow(row.terms, row.least + idle)
+
+    def _count(self) -> None:
+        """Count the fewest servers that all cuts allow, which is a bound."""
+        found = self.counts.fewest(self.cuts, MAX_STEPS, self.is_over)
         if found.bound is None:
-            self.best.is_infeasible = self.best.is_infeasible or not excluded
+            self.best.is_infeasible = True
+            return
+        bound = self.counts.goal_values(found.bound)
+        self.best.bound = bound if self.best.bound is None else max(bound, self.best.bound)
+
+    def _roomy(self, excluded: Collection[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """Return the best counts that leave enough cards idle; None if none beat the best plan."""
+        rows = [self._with_idle(cut) for cut in range(len(self.cuts))]
+        point = self.counts.fewest(rows, MAX_STEPS, self.is_over, excluded).point
+        if point is None:
             return None
-        if not excluded:
-            bound = self.counts.goal_values(found.bound)
-            self.best.bound = bound if self.best.bound is None else max(bound, self.best.bound)
-        return found.point
+        value = self.best.value
+        is_better = value is None or self.counts.point_values(point) < value
+        return point if is_better else None
 
     def _close(self) -> None:
-        """Look for a plan with the best counts that are allowed, or for a cut that forbids them."""
+        """Look for a plan with the best counts that are allowed, or for a cut that forbids them.
+
+        Where no counts are left that beat the best plan, less is left idle.
+        """
         excluded: list[tuple[int, ...]] = []
-        while not self.is_over() and not self.best.is_proven and len(excluded) < MAX_POINTS:
-            counts = self._count(excluded)
-            if counts is None or self.best.is_proven:
+        while not self.is_over() and len(excluded) < MAX_POINTS:
+            self._count()
+            if self.best.is_proven:
                 return
-            value = self.best.value
-            if excluded and value is not None and self.counts.point_values(counts) >= value:
-                return
+            counts = self._roomy(excluded)
+            if counts is None:
+                if not any(self.idle):
+                    return
+                self.idle = [LESS_IDLE * n if n >= 1 else 0.0 for n in self.idle]
+                continue
             servers = self.counts.servers(counts)
             point = self._separated(servers)
             if point is None:
                 return
             if not is_feasible(point) and not self._cut(point).keeps(counts):
                 continue
-            if is_feasible(point):
-                self._plan(point, servers)
+            self._plan(servers)
             excluded.append(counts)
 
     def _separated(self, servers: Sequence[int]) -> LinearPoint | None:
@@ -278,7 +305,7 @@ class _Solver:
         for share in SHARES:
             pairs = zip(servers, self.guide.servers, strict=True)
             between = [share * n + (1 - share) * best for n, best in pairs]
-            within = partial(self.program.within, between)
+            within = partial(self.program.within, between, self.idle)
             point = self._converged(within, FINE, is_feasible)
             if point is None or share == 1.0:
                 return point
@@ -288,27 +315,51 @@ class _Solver:
                     return point
         return None
 
-    def _plan(self, point: LinearPoint, servers: Sequence[int] | None) -> None:
-        """Round a solution to a plan, with no more than the given servers; keep the best."""
-        assert self.guide is not None
+    def _plan(self, servers: Sequence[int] | None) -> None:
+        """Round to a plan, with no more than the given servers if there are any; keep the best.
+
+        What rounding takes beyond the free cards is left idle from now on.
+        """
         guide = self.guide
+        assert guide is not None
+        problem, most = self.problem, self.program.most if servers is None else servers
+        free = [0] * len(problem.pools)
+        for one, number in zip(problem.classes, most, strict=True):
+            free[one.pool] += number * one.free_cards
         cards = np.maximum(guide.cards, 1e-9 * guide.cards.max(initial=0.0)).tolist()
-        free: list[int] | None = None
-        used = guide
-        gap = 1e-3 * guide.value / max(len(self.problem.models), 1)
-        if servers is not None:
-            spare = self._converged(lambda: self.program.sparing(servers), FINE)
-            if spare is None:
+        if servers is None:
+            gap = 1e-3 * guide.value / max(len(problem.models), 1)
+        else:
+            worth = sum(n * w for n, w in zip(free, cards, strict=True))
+            gap = max(worth - guide.value, 0.0) / (4 * max(len(problem.models), 1))
+        rounding = Rounding(
+            cards, free, ROUGH_S if servers is None else FINE_S, gap, self.deadline, self.seed
+        )
+        for _ in range(MAX_ROUNDED):
+            solve = partial(self.program.cheapest, self.idle)
+            if servers is not None:
+                solve = partial(self.program.within, servers, self.idle)
+            point = self._converged(solve, ROUGH if servers is None else FINE)
+            if point is None:
                 return
-            used = replace(spare, sessions=guide.sessions)
-            free = [0] * len(self.problem.pools)
-            for one, number in zip(self.problem.classes, servers, strict=True):
-                free[one.pool] += number * one.free_cards
-            left = -spare.shortage * sum(n * w for n, w in zip(free, cards, strict=True))
-            gap = max(left, 0.0) / (4 * max(len(self.problem.models), 1))
-        seconds = ROUGH_S if servers is None else FINE_S
-        rounding = Rounding(cards, free, seconds, gap, self.deadline, self.seed)
-        deal = round_units(self.problem, self.program.columns, used, rounding)
-        built = None if deal is None else build_plan(self.problem, self.counts, deal)
+            used = replace(point, sessions=guide.sessions)
+            deal = round_units(problem, self.program.columns, used, rounding)
+            if deal is None:
+                return
+            taken = cards_by_pool(problem, deal)
+            if servers is None:
+                asked = self.program.cards(point)
+                self.idle = [max(n - m, 0.0) for n, m in zip(taken, asked, strict=True)]
+            if all(n <= most for n, most in zip(taken, free, strict=True)):
+                self._keep(deal)
+                return
+            self.idle = [
+                max(n + used - most, 0.0)
+                for n, used, most in zip(self.idle, taken, free, strict=True)
+            ]
+
+    def _keep(self, deal: Deal) -> None:
+        """Build the plan of a deal, and keep it if it is the best."""
+        built = build_plan(self.problem, self.counts, deal)
         if built is not None and (self.best.value is None or built[1] < self.best.value):
             self.best.plan, self.best.value = built

@@ -28,6 +28,10 @@ CARDS_EACH = 1000.0
 SHORTAGE_COST = 100.0
 
 
+#: The largest share of a pool's cards that is left idle.
+MAX_IDLE = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A load of one unit of an option; an instance has `num_units` units and `num_cards` cards."""
@@ -111,21 +115,28 @@ class LoadProgram:
         self.highs.addCol(0.0, 0.0, np.inf, len(terms), index, values)
         return True
 
-    def cheapest(self) -> LinearPoint | None:
-        """Minimise what servers cost; those that are missing cost much more."""
+    def cheapest(self, idle: Sequence[float] | None = None) -> LinearPoint | None:
+        """Minimise what servers cost; those that are missing cost much more.
+
+        `idle` cards of every pool at least are left to no instance.
+        """
         everything = sum(c * m for c, m in zip(self.costs, self.most, strict=True))
-        self._state(self.costs, [(0, most) for most in self.most], SHORTAGE_COST * everything + 1)
-        return self._solve()
+        bounds = [(0.0, float(most)) for most in self.most]
+        return self._solve(self.costs, bounds, SHORTAGE_COST * everything + 1, idle)
 
-    def within(self, servers: Sequence[float]) -> LinearPoint | None:
+    def within(
+        self, servers: Sequence[float], idle: Sequence[float] | None = None
+    ) -> LinearPoint | None:
         """Minimise the share of servers that is missing if there are so many of every class."""
-        self._state([0.0] * self.num_classes, [(n, n) for n in servers], 1.0)
-        return self._solve()
+        return self._solve([0.0] * self.num_classes, [(n, n) for n in servers], 1.0, idle)
 
-    def sparing(self, servers: Sequence[float]) -> LinearPoint | None:
-        """Leave the largest share of so many servers of every class idle, alike for all pools."""
-        self._state([0.0] * self.num_classes, [(n, n) for n in servers], 1.0, least_missing=-1.0)
-        return self._solve()
+    def cards(self, point: LinearPoint) -> list[float]:
+        """Return the cards of every pool that a solution uses."""
+        cards = [0.0] * len(self.problem.pools)
+        for column, units in zip(self.columns, point.units, strict=False):
+            spec = self.problem.options[column.option]
+            cards[spec.pool] += float(units) * column.num_cards / column.num_units
+        return cards
 
     def worth(self, servers: Sequence[int], point: LinearPoint) -> float:
         """Return what servers are worth at most, in parts of what all sessions are worth."""
@@ -138,28 +149,27 @@ class LoadProgram:
         )
         return cards / wanted if wanted else np.inf
 
-    def _state(
+    def _solve(
         self,
         costs: Sequence[float],
         bounds: Sequence[tuple[float, float]],
         missing_cost: float,
-        least_missing: float = 0.0,
-    ) -> None:
+        idle: Sequence[float] | None,
+    ) -> LinearPoint | None:
+        """Solve with costs and numbers of servers by class; None where HiGHS finds no optimum."""
         for c, (cost, (least, most)) in enumerate(zip(costs, bounds, strict=True)):
             self.highs.changeColCost(c, cost)
-            self.highs.changeColBounds(c, float(least), float(most))
+            self.highs.changeColBounds(c, least, most)
         self.highs.changeColCost(self.missing, missing_cost)
-        self.highs.changeColBounds(self.missing, least_missing, np.inf)
         free = [0.0] * len(self.problem.pools)
         for one, (_, most) in zip(self.problem.classes, bounds, strict=True):
             free[one.pool] += most * one.free_cards
         for p, (cards, pool) in enumerate(zip(free, self.problem.pools, strict=True)):
-            # of a pool without servers some are missing, but none can be left idle
-            size = float(cards) if cards or least_missing else float(pool.num_cards)
-            self.highs.changeCoeff(len(self.wanted) + p, self.missing, size)
-
-    def _solve(self) -> LinearPoint | None:
-        """Solve as stated; None where HiGHS finds no optimum."""
+            # of a pool without servers some may be missing, too
+            row = len(self.wanted) + p
+            self.highs.changeCoeff(row, self.missing, cards or float(pool.num_cards))
+            left = 0.0 if idle is None else min(idle[p], MAX_IDLE * cards)
+            self.highs.changeRowBounds(row, left, np.inf)
         self.highs.run()
         ended = highs_termination(SimpleNamespace(solverModel=self.highs))
         if ended is not Termination.OPTIMAL:

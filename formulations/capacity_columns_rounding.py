@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,23 +24,29 @@ from optimizer.protocols import Termination
 #: Instances of an option that are decided anew although the fractional solution has them.
 LOOSE_INSTANCES = 2
 
+#: What cards within the room count, sweep by sweep over the models: at first they are saved for
+#: the models that follow, then each makes up for what the others take too much.
+THRIFT = (1.0, 0.1, 0.02)
+
 #: Columns of a model that may be used, and by what share of its cards one may be worth less.
 MAX_COLUMNS, MAX_LOSS = 60, 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How to round: free cards of every pool (None: as many as needed), and until when.
+    """How to round: prices of cards and free cards of every pool, and until when.
 
-    `gap` is by how much a model may cost more than the best found, in prices of cards.
+    `gap` is by how much a model may cost more than the best found, in prices of cards. Of the
+    price, cards within the room count `thrift`.
     """
 
     cards: Sequence[float]
-    free: Sequence[int] | None
+    free: Sequence[int]
     seconds_each: float
     gap: float
     deadline: float
     seed: int
+    thrift: float = 1.0
 
 
 @dataclass(slots=True)
@@ -56,32 +62,45 @@ class _Model:
 def round_units(
     problem: CapacityProblem, columns: Sequence[Column], point: LinearPoint, rounding: Rounding
 ) -> Deal | None:
-    """Return whole instances and units that serve all minima; None where no way is found."""
+    """Return whole instances and units that serve all minima; None where no way is found.
+
+    They take no more cards of a pool than are free where that can be helped.
+    """
+    #: cards of every pool by model: at first those of the fractional solution
     used = [[0.0] * len(problem.pools) for _ in problem.models]
     for column, units in zip(columns, point.units, strict=True):
         spec = problem.options[column.option]
         used[spec.model][spec.pool] += units * column.num_cards / column.num_units
-    free = None if rounding.free is None else [float(n) for n in rounding.free]
-    instances: dict[int, int] = {}
-    uses = []
     # models on one pool first: those on several can make up for what rounding takes
     order = sorted(range(len(problem.models)), key=lambda m: sum(n > 1e-6 for n in used[m]))
-    for place, m in enumerate(order):
-        model = _kept(problem, m, columns, point, rounding)
-        if not any(model.left.values()) and not model.instances:
-            continue
-        room = None
-        if free is not None:
-            later = [sum(used[o][p] for o in order[place + 1 :]) for p in range(len(free))]
-            room = [n - taken for n, taken in zip(free, later, strict=True)]
-        if not _complete(problem, model, room, rounding):
-            return None
-        for k, number in model.instances.items():
-            instances[k] = instances.get(k, 0) + number
-            if free is not None:
-                free[problem.options[k].pool] -= number * problem.options[k].num_cards
-        pairs = zip(model.columns, model.units, strict=True)
-        uses += [(column.option, column.load, units) for column, units in pairs if units]
+    rounded: dict[int, _Model] = {}
+    for thrift in THRIFT:
+        for m in order:
+            taken = [sum(row) for row in zip(*used, strict=True)]
+            beyond = [n > most + 1e-6 for n, most in zip(taken, rounding.free, strict=True)]
+            if m in rounded and not any(
+                is_so and n for is_so, n in zip(beyond, used[m], strict=True)
+            ):
+                continue
+            model = _kept(problem, m, columns, point, rounding)
+            if not any(model.left.values()) and not model.instances:
+                continue
+            room = [
+                most - (n - own) for most, n, own in zip(rounding.free, taken, used[m], strict=True)
+            ]
+            if not _complete(problem, model, room, replace(rounding, thrift=thrift)):
+                return None
+            rounded[m] = model
+            used[m] = [0.0] * len(problem.pools)
+            for k, number in model.instances.items():
+                used[m][problem.options[k].pool] += number * problem.options[k].num_cards
+    instances = {k: n for model in rounded.values() for k, n in model.instances.items()}
+    uses = [
+        (column.option, column.load, units)
+        for model in rounded.values()
+        for column, units in zip(model.columns, model.units, strict=True)
+        if units
+    ]
     return Deal(instances, tuple(uses))
 
 
@@ -101,7 +120,8 @@ def _kept(
         cost = rounding.cards[spec.pool] * column.num_cards / column.num_units
         worth = sum(n * point.sessions[c] for c, n in enumerate(column.load.counts) if n)
         loss = 0.0 if point.units[i] > 1e-9 else (1 - worth / cost if cost else 0.0)
-        if loss <= MAX_LOSS:
+        # nothing is laid on pools that are not there
+        if loss <= MAX_LOSS and rounding.free[spec.pool]:
             chosen.append((loss, i))
     kept = sorted(i for _, i in sorted(chosen)[:MAX_COLUMNS])
     shares: dict[int, float] = {}
@@ -123,18 +143,14 @@ def _kept(
 
 
 def _complete(
-    problem: CapacityProblem, model: _Model, room: Sequence[float] | None, rounding: Rounding
+    problem: CapacityProblem, model: _Model, room: Sequence[float], rounding: Rounding
 ) -> bool:
     """Add the units and instances that are still needed, as cheaply as they are found.
 
     Units that are kept leave no more than what a rounded instance lacks to be used.
     """
     program = _Remainder(problem, model, room, rounding)
-    values = program.solve()
-    if values is None:
-        if room is not None:
-            return False
-        values = program.plainly()
+    values = program.solve() or program.plainly()
     if values is None:
         return False
     extra, more = values
@@ -151,7 +167,7 @@ class _Remainder:
         self,
         problem: CapacityProblem,
         model: _Model,
-        room: Sequence[float] | None,
+        room: Sequence[float],
         rounding: Rounding,
     ) -> None:
         self.problem, self.model, self.rounding = problem, model, rounding
@@ -188,7 +204,7 @@ class _Remainder:
             ("random_seed", self.rounding.seed),
             ("time_limit", seconds),
             ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", self.rounding.gap),
+            ("mip_abs_gap", self.rounding.gap * self.rounding.thrift),
         ):
             highs.setOptionValue(name, value)
         self._state(highs)
@@ -198,11 +214,11 @@ class _Remainder:
             return None
         values = [round(value) for value in highs.getSolution().col_value]
         more = dict(zip(self.options, values, strict=False))
-        extra = values[len(self.options) :]
+        extra = values[len(self.options) : len(self.options) + len(self.model.columns)]
         return (extra, more) if self._is_enough(extra, more) else None
 
     def _state(self, highs: Any) -> None:
-        """Minimise cards by what they are worth: units within instances, instances within room."""
+        """Minimise cards by what they are worth; those beyond the room count more."""
         import highspy
 
         columns, options = self.model.columns, self.options
@@ -215,7 +231,8 @@ class _Remainder:
             own = [most[i] for i, column in enumerate(columns) if column.option == k]
             spec = self.problem.options[k]
             highs.addVar(0.0, float(-(-sum(own) // self.num_units[k])))
-            highs.changeColCost(place[k], float(self.rounding.cards[spec.pool]) * spec.num_cards)
+            each = self.rounding.cards[spec.pool] * self.rounding.thrift
+            highs.changeColCost(place[k], float(each) * spec.num_cards)
         for number in most:
             highs.addVar(0.0, float(number))
         for v in range(len(options) + len(columns)):
@@ -235,12 +252,16 @@ class _Remainder:
                 add(float(left), np.inf, served)
         for k in options:
             add(-np.inf, float(self.spare[k]), {**uses[k], place[k]: -float(self.num_units[k])})
-        for p, cards in enumerate(self.room or ()):
+        for p, cards in enumerate(self.room):
             mine = [k for k in options if self.problem.options[k].pool == p]
+            if not mine:
+                continue
             kept = sum(self.model.instances[k] * self.problem.options[k].num_cards for k in mine)
             sizes = {place[k]: float(self.problem.options[k].num_cards) for k in mine}
-            if sizes:
-                add(-np.inf, math.floor(cards + 1e-6) - kept, sizes)
+            highs.addVar(0.0, np.inf)
+            beyond = int(highs.getNumCol()) - 1
+            highs.changeColCost(beyond, float(self.rounding.cards[p]))
+            add(-np.inf, math.floor(cards + 1e-6) - kept, {**sizes, beyond: -1.0})
 
     def _is_enough(self, extra: Sequence[int], more: dict[int, int]) -> bool:
         """Whether rounded values keep all rows but those of room, in whole numbers."""
