@@ -82,11 +82,11 @@ def _terms(m: CapacityModel, goal: str) -> dict[int, Fraction]:
 
 
 def _worst(m: CapacityModel) -> int:
-    """A variable that is at most the sessions after every event."""
+    """A variable that is at most the sessions after every event; of none, those of no event."""
     if m.worst is None:
         total = sum(cohort.num_sessions for cohort in m.problem.cohorts)
         m.worst = m.program.add_variable("worst", 0, total)
-        for e in range(1, len(m.served)):
+        for e in range(min(1, len(m.served) - 1), len(m.served)):
             row = {m.worst: 1} | dict.fromkeys(m.served[e], -1)
             m.program.add_row(f"worst[{e}]", row, None, 0)
     return m.worst

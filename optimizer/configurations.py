@@ -119,7 +119,10 @@ def reject_span(pool: Pool, footprint: Footprint) -> Rejection:
             f"has no fabric_between"
         )
         return Rejection(footprint, "span", cards - pool.server.num_cards, "cards", text)
-    text = f"no equal number of cards on several servers of {pool.name!r} makes {cards}"
+    text = (
+        f"no number of servers of {pool.name!r} gives {cards} cards in equal shares, in a "
+        f"capacity decision all that they have"
+    )
     return Rejection(footprint, "uneven_span", 1, "cards", text)
 
 

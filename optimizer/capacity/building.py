@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from instances.fleet import Fleet, Pool
 from instances.instance import Instance, Runtime
+from instances.model import ModelSpec
 from instances.workload import Cohort, Workload
 from optimizer.capacity.places import build_places, failure_events
 from optimizer.capacity.problem import (
@@ -18,6 +19,7 @@ from optimizer.capacity.problem import (
     ServerPool,
     Tier,
 )
+from optimizer.parallel import ParallelConfig
 from optimizer.plan import Footprint
 from optimizer.pricing import price_candidates
 from optimizer.tables import Candidate, MemoryRow, Rejection
@@ -138,6 +140,17 @@ class _Options:
         text = f"{label}: no session that it may serve ends on time"
         self.rejections.append(ModelRejection(model, Rejection(footprint, "late", by_s, "s", text)))
 
+    def reject_pools(self, model: ModelSpec) -> None:
+        """Note the pools that cannot compute a model: one line for all candidates of a pool."""
+        number_format = model.formats.compute_format
+        for pool in self.instance.fleet.pools:
+            accelerator = pool.server.accelerator
+            if accelerator.peak(number_format) is None:
+                text = f"{accelerator.name} has no peak rate in {number_format}"
+                footprint = Footprint(pool.name, ParallelConfig(), 1, "")
+                lost = Rejection(footprint, "number_format", 1, "pool", text)
+                self.rejections.append(ModelRejection(model.name, lost))
+
     def add(self, m: int, name: str, candidates: Sequence[Candidate]) -> None:
         """Add the candidates of model m that can serve something."""
         mine = [c for c, cohort in enumerate(self.cohorts) if cohort.model == m]
@@ -197,7 +210,8 @@ def build_capacity(
 ) -> Capacity:
     """Price all candidates of all models and lay out the fleet by kinds.
 
-    `is_over(share)` tells whether that share of the time is used up. Raises InputError where the
+    `is_over(share)` tells whether that share of the time is used up; every model has an equal part
+    of it, and what earlier ones leave. Raises InputError where the
     data do not fit together, TooLargeError where single servers or racks are too many to tell
     apart.
     """
@@ -207,9 +221,11 @@ def build_capacity(
     found, is_complete = _Options(instance, cohorts), True
     models = instance.models or (instance.model,)
     for m, alone in enumerate(model_instances(instance)):
+        if any(cohort.model == m for cohort in cohorts):
+            found.reject_pools(models[m])
         if alone is None:
             continue
-        priced = price_candidates(alone, is_over)
+        priced = price_candidates(alone, _part(is_over, m, len(models)))
         is_complete = is_complete and priced.is_complete
         found.rejections += [ModelRejection(models[m].name, r) for r in priced.rejections]
         found.add(m, models[m].name, priced.candidates)
@@ -234,6 +250,11 @@ def build_capacity(
     )
     events = failure_events(instance, problem)
     return Capacity(replace(problem, events=events), tuple(found.rejections), is_complete)
+
+
+def _part(is_over: Callable[[float], bool], m: int, count: int) -> Callable[[float], bool]:
+    """Return how model m of several is told about its part of the time."""
+    return lambda share: is_over((m + share) / count)
 
 
 def _server_pool(pool: Pool) -> ServerPool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from instances.capacity import FAILURE_GOALS
 from instances.instance import Instance
 from optimizer.capacity.account import CapacityEvaluation, EventOutcome
 from optimizer.capacity.checks import after, check_fleet, check_negative, check_unknown
@@ -109,11 +110,12 @@ def _money(
 def _sessions(
     problem: CapacityProblem, sessions: tuple[int, ...], outcomes: tuple[EventOutcome, ...]
 ) -> Iterator[tuple[str, Fraction]]:
-    """Yield the goals that count sessions on time."""
+    """Yield the goals that count sessions on time. Where nothing can fail, the worst is none."""
     yield "sessions", Fraction(sum(sessions))
-    if not outcomes:
+    if not outcomes and not FAILURE_GOALS & set(problem.goals):
         return
-    yield "worst_case_sessions", Fraction(min(sum(one.sessions) for one in outcomes))
+    after = (sum(one.sessions) for one in outcomes)
+    yield "worst_case_sessions", Fraction(min(after, default=sum(sessions)))
     probabilities = [event.probability for event in problem.events]
     known = [probability for probability in probabilities if probability is not None]
     if len(known) < len(probabilities) or sum(known) > 1:

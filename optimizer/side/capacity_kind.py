@@ -27,7 +27,7 @@ from optimizer.side.result import SidePlanDocument
 from optimizer.words import digits, plural
 
 #: The oracle is asked when it needs no more steps than this.
-MAX_ORACLE_STEPS = 200_000
+MAX_ORACLE_STEPS = 20_000
 
 #: A sentence names so many pools, and so many kinds of serving instance.
 MAX_NAMED = 4
@@ -55,9 +55,12 @@ class CapacityKind(PlainKind):
 
     decision = "capacity"
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(
+        self, instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+    ) -> None:
         self.instance, self.source = instance, instance.name
-        self.capacity = build_capacity(instance)
+        self.capacity = build_capacity(instance, is_over)
+        self.is_complete = self.capacity.is_complete
         self.problem: CapacityProblem = self.capacity.problem
         self.names = PlanNames(self.problem)
         self.goals = tuple(

@@ -33,6 +33,9 @@ ENTRY_POINT_GROUP = "supernode.side_decisions"
 #: The package that brings each solver.
 PACKAGES = {"highs": "highspy", "cp-sat": "ortools", "cbc": "pulp", "columns": "highspy"}
 
+#: Share of the time limit after which data are no longer added to.
+DATA_SHARE = 0.6
+
 #: Share of the time limit spent on a good answer before a solver is asked.
 IMPROVING_SHARE = 0.25
 
@@ -60,6 +63,11 @@ class SideOutcome:
     def is_proof(self) -> bool:
         """Whether an optimum or infeasibility is claimed."""
         return self.termination in (Termination.OPTIMAL, Termination.INFEASIBLE)
+
+    def unproven(self) -> SideOutcome:
+        """Return the outcome without what it claims of answers that it does not know."""
+        ended = Termination.FEASIBLE if self.answer else Termination.NO_SOLUTION_FOUND
+        return replace(self, termination=ended, bound=None)
 
 
 @dataclass
@@ -109,7 +117,10 @@ def solve_side(
     options = options or SolveOptions()
     options.check()
     started = time.monotonic()
-    record = SideRecord(side_kind(instance))
+    limit_s = options.time_limit_s * DATA_SHARE
+    record = SideRecord(
+        side_kind(instance, lambda share: time.monotonic() - started > share * limit_s)
+    )
     if options.solver not in ("auto", *SOLVERS, *record.kind.solvers):
         known = ", ".join(dict.fromkeys((*SOLVERS, *record.kind.solvers)))
         raise BackendUnavailable(f"no solver is named {options.solver!r}; known: {known}")
@@ -123,6 +134,9 @@ def solve_side(
         record.outcome = _first_answer(record, names, deadline, options, stopper)
         _verify(record, record.outcome)
         record.outcome = _with_free_bound(record, record.outcome)
+        if not record.kind.is_complete:  # what is missing might be better
+            record.limit, record.reason = "time", "not every candidate was priced in time"
+            record.outcome = record.outcome.unproven()
         if record.outcome.is_proof:
             record.opinion = record.kind.opinion(record.outcome.value) or _by_solver(
                 record, deadline, options, stopper

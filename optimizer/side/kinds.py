@@ -40,6 +40,8 @@ class SideKind(Protocol):
     solvers: tuple[str, ...]
     #: Why there is no answer, where that is proven.
     nothing_fits: str
+    #: Whether all that an answer may consist of is in the problem; else nothing is proven.
+    is_complete: bool
 
     def broken(self, answer: Any) -> Sequence[Violation]:
         """Rules that an answer breaks."""
@@ -103,6 +105,7 @@ class PlainKind:
     goals: tuple[Goal, ...]
     solvers: tuple[str, ...] = SOLVERS
     nothing_fits = "no plan keeps every card within memory"
+    is_complete = True
 
     def is_better(self, value: Any, best: Any) -> bool:
         """Whether one value is strictly better than another; None is worse than any."""
@@ -178,6 +181,9 @@ def as_fraction(value: Fraction | int | None) -> Fraction | None:
     return None if value is None else Fraction(value)
 
 
+#: Decisions whose data may take long.
+TAKES_TIME = frozenset({"capacity"})
+
 #: Where each decision is brought to this interface.
 KINDS = {
     "stages": "optimizer.side.stage_kind:StageKind",
@@ -190,8 +196,15 @@ KINDS = {
 }
 
 
-def side_kind(instance: Instance) -> SideKind:
-    """Return the decision that an instance asks for; raises InputError where data do not fit."""
+def side_kind(
+    instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+) -> SideKind:
+    """Return the decision that an instance asks for; raises InputError where data do not fit.
+
+    `is_over(share)` tells whether that share of the time for data is used up; only decisions that
+    price many candidates ask (`TAKES_TIME`).
+    """
     module, _, name = KINDS[instance.decision].partition(":")
-    found: SideKind = getattr(import_module(module), name)(instance)
+    kind = getattr(import_module(module), name)
+    found: SideKind = kind(instance, is_over) if instance.decision in TAKES_TIME else kind(instance)
     return found

@@ -1,0 +1,108 @@
+"""What a capacity decision says where candidates are missing, or nothing can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from capacity_sources import CHAT, MODEL, built, pool, source
+from optimizer import SolveOptions
+from optimizer.capacity.building import build_capacity
+from optimizer.capacity.evaluation import evaluate_capacity
+from optimizer.capacity.exhaustive import best_capacity_exhaustively
+from optimizer.protocols import Termination
+from optimizer.side import decisions
+from optimizer.side.decisions import solve_side
+
+OTHER = {**MODEL, "name": "other"}
+SOLVERS = ("highs", "cp-sat", "cbc")
+
+
+def test_a_pool_that_cannot_compute_a_model_is_named_once() -> None:
+    pools = (pool("p"), pool("q", peaks=["fp16"]))
+    cohorts = [CHAT, {**CHAT, "name": "b", "model": "other"}]
+    found = build_capacity(source(*pools, cohorts=cohorts, models=[MODEL, OTHER]))
+    shown = [
+        (r.model, r.rejection.footprint.pool, r.rejection.rule, r.rejection.message)
+        for r in found.rejections
+    ]
+    text = "card has no peak rate in bf16"
+    assert shown == [("tiny", "q", "number_format", text), ("other", "q", "number_format", text)]
+    assert {o.pool for o in found.problem.options} == {0}
+    # nobody asks for a model without cohorts
+    idle = build_capacity(source(*pools, models=[MODEL, OTHER]))
+    assert [r.model for r in idle.rejections] == ["tiny"]
+
+
+def test_where_no_pool_can_compute_a_model_the_result_says_so() -> None:
+    result = solve_side(source(pool(peaks=["fp16"])), SolveOptions(solver="highs"))
+    assert result.termination == "infeasible"
+    assert result.not_used is not None
+    assert [rule.rule for rule in result.not_used.rules] == ["number_format"]
+
+
+def test_every_model_has_its_part_of_the_time_and_what_is_left() -> None:
+    cohorts = [CHAT, {**CHAT, "name": "b", "model": "other"}]
+    shares: list[float] = []
+
+    def is_over(share: float) -> bool:
+        shares.append(share)
+        return False
+
+    assert build_capacity(source(cohorts=cohorts, models=[MODEL, OTHER]), is_over).is_complete
+    # two models: the last check of each is at 1/2 and at 2/2
+    assert max(s for s in shares if s <= 0.5) == 0.5
+    assert max(shares) == 1.0
+    assert shares == sorted(shares, key=lambda s: s > 0.5)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nothing_is_proven_where_candidates_were_not_priced(
+    monkeypatch: pytest.MonkeyPatch, solver: str
+) -> None:
+    instance = source()
+    options = SolveOptions(solver=solver, time_limit_s=30)
+    assert solve_side(instance, options).termination == "optimal"
+    monkeypatch.setattr(decisions, "DATA_SHARE", 0.0)
+    result = solve_side(instance, options)
+    assert (result.termination, result.limit) == ("no_solution_found", "time")
+    assert result.objective is None or result.objective.bound is None
+
+
+def test_an_outcome_without_its_proof_keeps_its_plan() -> None:
+    found = decisions.SideOutcome("highs", Termination.OPTIMAL, "plan", Fraction(1), Fraction(1))
+    kept = found.unproven()
+    assert (kept.termination, kept.answer, kept.bound) == (Termination.FEASIBLE, "plan", None)
+    none = decisions.SideOutcome("highs", Termination.INFEASIBLE).unproven()
+    assert none.termination is Termination.NO_SOLUTION_FOUND
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_where_nothing_can_fail_the_worst_case_is_no_failure(solver: str) -> None:
+    # cards may fail, but no candidate serves anybody, so that no serving instance has a card
+    late = {**CHAT, "deadline_s": "1ns"}
+    goals = {"goals": ["worst_case_sessions"]}
+    instance = source(cohorts=[late], fraction="0%", failures=["card"], capacity=goals)
+    problem = build_capacity(instance).problem
+    assert (problem.options, problem.events) == ((), ())
+    best = best_capacity_exhaustively(problem, 1000)
+    assert best is not None
+    assert evaluate_capacity(instance, problem, best).values["worst_case_sessions"] == 0
+    result = solve_side(instance, SolveOptions(solver=solver))
+    assert (result.termination, result.objective.verified) == ("optimal", 0)
+
+
+def test_without_events_worst_and_expected_sessions_are_the_healthy_ones() -> None:
+    goals = {"goals": ["worst_case_sessions", "sessions"]}
+    instance = source(pool(servers=1), failures=["server"], fraction="0%", capacity=goals)
+    problem = build_capacity(instance).problem
+    quiet = replace(problem, events=())
+    best = best_capacity_exhaustively(quiet, 10_000)
+    assert best is not None
+    values = evaluate_capacity(instance, quiet, best).values
+    assert values["worst_case_sessions"] == values["sessions"] == 10
+    plain = replace(quiet, goals=("sessions",))
+    assert "worst_case_sessions" not in evaluate_capacity(instance, plain, best).values
+    assert built(pool(servers=1), failures=["server"], fraction="0%").events
