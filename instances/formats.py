@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -84,6 +85,12 @@ class TensorFormat(Frozen):
         return self.payload_bytes(outputs, inputs) + self.scale_bytes(outputs, inputs)
 
 
+@cache
+def _plain(number: str) -> TensorFormat:
+    """Return a format without scales."""
+    return TensorFormat(number=number)
+
+
 def _from_name(value: Any) -> Any:
     return {"number": value} if isinstance(value, str) else value
 
@@ -127,7 +134,7 @@ class ModelFormats(Frozen):
     @property
     def vector_format(self) -> TensorFormat:
         """Format of norms and biases."""
-        return self.vectors or TensorFormat(number=self.activations)
+        return self.vectors or _plain(self.activations)
 
     @property
     def compute_format(self) -> str:

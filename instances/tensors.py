@@ -43,13 +43,9 @@ class Tensor(Frozen):
             return self.format
         if self.component in formats.components:
             return formats.components[self.component]
-        by_role = {
-            "matrix": formats.weights,
-            "vector": formats.vector_format,
-            "table": formats.weights,
-            "vocabulary": formats.embeddings,
-        }
-        return by_role[self.role]
+        if self.role == "vector":
+            return formats.vector_format
+        return formats.embeddings if self.role == "vocabulary" else formats.weights
 
     def payload_bytes(self, formats: ModelFormats) -> int:
         """Bytes of one whole copy without scales."""

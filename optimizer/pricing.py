@@ -27,6 +27,7 @@ from optimizer.layouts import mixed_kinds, uniform_layouts
 from optimizer.legality import Rule
 from optimizer.measured import measured_session_s
 from optimizer.ownership import session_bytes, stage_places, stage_weight_bytes
+from optimizer.parallel import ParallelConfig
 from optimizer.peak import buffer_bytes, usable_bytes
 from optimizer.plan import Footprint
 from optimizer.screening import misfit, screen, without_dominated
@@ -65,6 +66,7 @@ class _Builder:
         self.rejections: list[Rejection] = []
         self.known_works: dict[tuple[object, ...], tuple[StageWork, ...]] = {}
         self.known_sizes: dict[tuple[object, ...], tuple[tuple[tuple[int, ...], int], ...]] = {}
+        self.known_broken: dict[ParallelConfig, Rule | None] = {}
         self.misfits: dict[Footprint, Rejection | None] = {}
 
     def reject(
@@ -105,8 +107,10 @@ class _Builder:
 
     def first_broken(self, footprint: Footprint) -> Rule | None:
         """Return the first rule that the degrees break, whatever the cut and the batch."""
-        broken = check_degrees(self.instance, footprint)
-        return broken[0] if broken else None
+        config = footprint.parallel
+        if config not in self.known_broken:
+            self.known_broken[config] = next(iter(check_degrees(self.instance, footprint)), None)
+        return self.known_broken[config]
 
     def has_cut(self, pool: Pool, footprint: Footprint) -> bool:
         """Whether the layers can be cut so that all weights fit; a rejection if not.

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points, version
 from typing import Any
@@ -34,13 +35,16 @@ ENTRY_POINT_GROUP = "supernode.side_decisions"
 PACKAGES = {"highs": "highspy", "cp-sat": "ortools", "cbc": "pulp", "columns": "highspy"}
 
 #: Share of the time limit after which data are no longer added to.
-DATA_SHARE = 0.6
+DATA_SHARE = 0.8
 
 #: Share of the time limit spent on a good answer before a solver is asked.
 IMPROVING_SHARE = 0.25
 
 #: After its deadline a solver gets this long to hand over what it has.
 GRACE_S = 5.0
+
+#: After an interrupt it gets this long.
+STOPPED_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +196,34 @@ def _ask(
             results.put(error)
 
     threading.Thread(target=run, name=f"supernode-{name}", daemon=True).start()
-    while True:
-        try:
-            found = results.get(timeout=0.1)
-            break
-        except queue.Empty:
-            if time.monotonic() > deadline + GRACE_S:
-                return SideOutcome(name, Termination.NO_SOLUTION_FOUND)
-    if isinstance(found, Exception):
-        raise found
+    try:
+        found = _handed_over(results, deadline + GRACE_S)
+    except KeyboardInterrupt:
+        stop.set()
+        with suppress(Exception):  # of what was interrupted, only a plan counts
+            found = _handed_over(results, time.monotonic() + STOPPED_GRACE_S)
+            record.offer(None if found is None else record.kind.read(found)[0])
+        raise
+    if found is None:
+        return SideOutcome(name, Termination.NO_SOLUTION_FOUND)
     answer, value, bound = record.kind.read(found)
     if found.termination is Termination.OPTIMAL:
         bound = tighter(record.kind.goals, bound, value)  # what is optimal is its own bound
     return SideOutcome(name, found.termination, answer, value, bound)
+
+
+def _handed_over(results: queue.Queue[Any], until: float) -> Any:
+    """Return what a solver's thread hands over; None if it does not by then. Raises its error."""
+    while True:
+        try:
+            found = results.get(timeout=0.1)
+        except queue.Empty:
+            if time.monotonic() > until:
+                return None
+            continue
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def _verify(record: SideRecord, outcome: SideOutcome) -> None:

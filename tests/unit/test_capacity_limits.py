@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -106,3 +109,30 @@ def test_without_events_worst_and_expected_sessions_are_the_healthy_ones() -> No
     plain = replace(quiet, goals=("sessions",))
     assert "worst_case_sessions" not in evaluate_capacity(instance, plain, best).values
     assert built(pool(servers=1), failures=["server"], fraction="0%").events
+
+
+def test_an_interrupted_solve_keeps_the_plan_that_the_solver_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The solver's thread hands over its plan after Ctrl-C; what it claims of others is dropped."""
+    instance = source()
+    best = solve_side(instance, SolveOptions(solver="highs"))
+    taken: list[float] = []
+    wait = decisions._handed_over
+
+    def interrupted(results: queue.Queue[Any], until: float) -> Any:
+        taken.append(until)
+        if len(taken) == 1:
+            while results.empty():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return wait(results, until)
+
+    monkeypatch.setattr(decisions, "_handed_over", interrupted)
+    # without a first plan of its own, all that is left is the solver's
+    monkeypatch.setattr(type(decisions.side_kind(instance)), "improved", lambda self, over: None)
+    result = solve_side(instance, SolveOptions(solver="highs"))
+    assert (result.termination, result.limit) == ("feasible", "interrupted")
+    assert result.objective.verified == best.objective.verified
+    assert result.objective.bound is None
+    assert len(taken) == 2
