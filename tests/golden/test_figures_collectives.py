@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from figures import assert_figure
 from instances.catalog_store import catalog_entry
 from instances.io import load_instance
 from instances.topology import Topology, TopologyFile
@@ -34,12 +35,6 @@ from optimizer.surroundings.power import max_servers
 
 US, MS, KW = Fraction(1, 10**6), Fraction(1, 10**3), 1000
 KIB, MIB, GB = 2**10, 2**20, 10**9
-
-
-def assert_figure(name: str, computed: Fraction | int, published: str, tolerance: str) -> None:
-    """Fail unless the exact value lies within `tolerance` of what is printed."""
-    gap = abs(Fraction(computed) - Fraction(published))
-    assert gap <= Fraction(tolerance), f"{name}: {float(computed)} is not {published}±{tolerance}"
 
 
 def topology(entry: Any) -> Topology:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from figures import assert_figure
 from instances.surroundings import ConnectionSpec, Organisation
 from optimizer.collectives import ring_all_reduce_s
 from optimizer.surroundings.connections import direct_links, max_hosts, setup_s, state_bytes
@@ -15,12 +16,6 @@ from optimizer.surroundings.payback import uses_to_repay
 
 KIB, MIB = 2**10, 2**20
 MS, US = Fraction(1, 10**3), Fraction(1, 10**6)
-
-
-def assert_figure(name: str, computed: Fraction | int, published: str, tolerance: str) -> None:
-    """Fail unless the exact value lies within `tolerance` of what is printed."""
-    gap = abs(Fraction(computed) - Fraction(published))
-    assert gap <= Fraction(tolerance), f"{name}: {float(computed)} is not {published}±{tolerance}"
 
 
 def connections(organisation: Organisation) -> ConnectionSpec:
@@ -42,7 +37,10 @@ def test_a_ring_on_one_and_on_three_links() -> None:
 
 
 def test_uses_that_repay_an_optical_switch() -> None:
-    """ocs_pay (6.5.4): 195.734 us saved a use; 1000 / 195.734 = 5.11, 100,000 / 195.734 = 510.9."""
+    """ "ocs_pay" (6.5.4): 195.734 us saved a use.
+
+    1000 / 195.734 = 5.11, 100,000 / 195.734 = 510.9.
+    """
     assert uses_to_repay(1 * MS, ring_s(1), ring_s(3)) == 6
     assert uses_to_repay(100 * MS, ring_s(1), ring_s(3)) == 511
 
@@ -55,7 +53,10 @@ def test_calls_that_repay_a_tuning() -> None:
 
 
 def test_hosts_whose_pairwise_state_fits() -> None:
-    """ub_hosts (6.5.5): 32 KiB a remote host and 256 B; 262,144 - 256 = 7.99 · 32,768, and one."""
+    """ "ub_hosts" (6.5.5): 32 KiB a remote host and 256 B.
+
+    262,144 - 256 = 7.99 · 32,768, and one.
+    """
     assert max_hosts(connections("pairwise")) == 8
     # (262,144 - 416) / 56 = 4673.7, and one: "over four thousand"
     assert max_hosts(connections("channels")) == 4674
@@ -76,7 +77,7 @@ def test_a_directory_of_two_and_of_1024_hosts() -> None:
     """dir (6.5.5): 8 MiB of tags, and 2^20 bits = 128 KiB a remote host: 8.125 and 135.875 MiB."""
     for hosts, published in ((2, "8"), (1024, "136")):
         state = state_bytes(connections("directory"), hosts)
-        assert_figure(f"dir, {hosts} hosts", Fraction(state, MIB), published, "0.5")
+        assert_figure("dir", Fraction(state, MIB), published, "0.5")
     assert max_hosts(connections("directory")) == 0  # far too much even at two hosts
 
 

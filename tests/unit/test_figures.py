@@ -6,7 +6,6 @@ values and tolerances are literals; nothing here computes what it expects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from figures import assert_figure, assert_figures
 from instances import Instance, parse_instance
 from optimizer.collectives import ring_all_reduce_s, ring_tree_crossover_bytes, tree_all_reduce_s
 from optimizer.evaluate import evaluate
@@ -41,18 +41,6 @@ from optimizer.work import StageWork, stage_work
 KIB, MIB, GIB, GB = 2**10, 2**20, 2**30, 10**9
 S128, S32 = 131_072, 32_768
 CONTEXT = 131_064
-
-
-def assert_figure(name: str, computed: Fraction | int, published: str, tolerance: str) -> None:
-    """Fail unless the exact value lies within `tolerance` of what is printed."""
-    gap = abs(Fraction(computed) - Fraction(published))
-    assert gap <= Fraction(tolerance), f"{name}: {float(computed)} is not {published}±{tolerance}"
-
-
-def assert_figures(name: str, computed: Iterable[Fraction], published: str, tolerance: str) -> None:
-    """As `assert_figure`, for values printed one after another."""
-    for value, text in zip(computed, published.split(), strict=True):
-        assert_figure(name, value, text, tolerance)
 
 
 @cache

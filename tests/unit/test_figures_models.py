@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from figures import assert_figure
 from instances import Instance, parse_instance
 from instances.model import ModelSpec
 from optimizer.collectives import NO_COLLECTIVE
@@ -186,12 +187,6 @@ OF_235B: list[tuple[str, str, Value, str, str]] = [
         "0.05",
     ),
 ]
-
-
-def assert_figure(name: str, computed: Fraction | int, published: str, tolerance: str) -> None:
-    """Fail unless the exact value lies within `tolerance` of what is printed."""
-    gap = abs(Fraction(computed) - Fraction(published))
-    assert gap <= Fraction(tolerance), f"{name}: {float(computed)} is not {published}±{tolerance}"
 
 
 @pytest.mark.parametrize(
