@@ -28,6 +28,12 @@ BY_HAND = {
     "lose-any-rack": {"servers": "8", "racks": "3"},
     "occupied-cluster": {"sessions": "4", "cards": "8"},
     "air-cooled-racks": {"racks": "3", "servers": "15"},
+    "two-power-feeds": {
+        "sessions": "24",
+        "servers": "6",
+        "expected_sessions": "594/25",  # 24 · 98% + 2 · 12 · 1%
+        "price_per_on_time_session": "344/25",  # 6 · 55.04 / 24
+    },
     "mixed-generations": {"price_per_hour": "70146821/500000", "servers": "3"},  # 140.293642
 }
 
