@@ -37,6 +37,9 @@ MAX_NODES = 20_000
 #: The largest price of a session has about so many bits.
 PRICE_BITS = 44
 
+#: Larger prices are no proof that anyone would write.
+MAX_BITS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
@@ -76,7 +79,9 @@ def check(
     """Whether multipliers are valid: exactly, option by option, whoever found them."""
     numbers = (*multipliers.sessions, *multipliers.cards)
     sizes = (len(multipliers.sessions), len(multipliers.cards))
-    if sizes != (len(problem.cohorts), len(problem.pools)) or any(n < 0 for n in numbers):
+    if sizes != (len(problem.cohorts), len(problem.pools)):
+        return False
+    if any(n < 0 or n.bit_length() > MAX_BITS for n in numbers):
         return False
     pricer = UnitPricer(problem) if pricer is None else pricer
     needed = _card_prices(

@@ -103,13 +103,13 @@ class UnitPricer:
         the price of its cards an instance is worth at most; the largest come first.
         """
         bound = self._row_bounds(sessions).min(axis=1, initial=np.inf) * self.num_groups
-        ratio = bound / np.maximum(cards[self.pool] * self.num_cards, 1e-300)
+        ratio = bound / np.maximum(cards[self.pool] * self.num_cards, 1e-200)
         found = np.flatnonzero(ratio > 1 + share)
         found = found[np.argsort(-ratio[found], kind="stable")]
         if not found.size:
             return found, ratio[found]
         worth = self.linear_bounds(found, sessions)[0] * self._num_units[found]
-        closer = worth / np.maximum((cards[self.pool] * self.num_cards)[found], 1e-300)
+        closer = worth / np.maximum((cards[self.pool] * self.num_cards)[found], 1e-200)
         closer = np.minimum(closer, ratio[found])
         order = np.argsort(-closer, kind="stable")
         order = order[closer[order] > 1 + share]
@@ -119,7 +119,7 @@ class UnitPricer:
         """Return the row of every option's groups that, alone, limits their value most, about."""
         bounds = self._row_bounds(sessions)
         if not bounds.shape[1]:
-            return np.full(len(bounds), -1)
+            return np.zeros(len(bounds), dtype=np.int64)
         return np.asarray(bounds.argmin(axis=1))
 
     def _row_bounds(self, sessions: Floats) -> Floats:
@@ -150,7 +150,7 @@ class UnitPricer:
         Rows are those of the units (`OptionUnit.rows`), prices are per whole row.
         """
         units = [self._unit_arrays(int(k)) for k in options]
-        width = max(len(unit.cohorts) for unit in units)
+        width = max(1, *(len(unit.cohorts) for unit in units))
         depth = max(len(unit.rows) for unit in units)
         values = np.zeros((len(units), width))
         # limits of cohorts are rows as well
