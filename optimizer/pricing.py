@@ -59,9 +59,10 @@ class _Builder:
         is_over: Callable[[float], bool],
         keep_all: bool,
         spans: Callable[[Pool, int], Iterator[int]],
+        longest_s: Sequence[Fraction | None],
     ) -> None:
         self.instance, self.is_over, self.is_complete = instance, is_over, True
-        self.keep_all, self.spans = keep_all, spans
+        self.keep_all, self.spans, self.longest_s = keep_all, spans, longest_s
         self.candidates: list[Candidate] = []
         self.rejections: list[Rejection] = []
         self.known_works: dict[tuple[object, ...], tuple[StageWork, ...]] = {}
@@ -91,7 +92,9 @@ class _Builder:
                 servers = self.connected(pool, footprint, servers)
                 if servers and self.has_cut(pool, footprint):
                     found += self.batches(footprint, servers)
-        worthwhile, beaten = (found, []) if self.keep_all else screen(self.instance, pool, found)
+        worthwhile, beaten = found, list[Rejection]()
+        if not self.keep_all:
+            worthwhile, beaten = screen(self.instance, pool, found, self.longest_s)
         self.rejections += beaten
         for footprint in worthwhile:
             if self.is_late(1.0):
@@ -293,8 +296,9 @@ def _priced(
     *,
     keep_all: bool = False,
     spans: Callable[[Pool, int], Iterator[int]] = spans,
+    longest_s: Sequence[Fraction | None] = (),
 ) -> _Builder:
-    builder = _Builder(instance, is_over, keep_all, spans)
+    builder = _Builder(instance, is_over, keep_all, spans, longest_s)
     for i, pool in enumerate(instance.fleet.pools):
         builder.price_pool(i, pool)
     if not keep_all:
@@ -305,10 +309,16 @@ def _priced(
 
 
 def price_candidates(
-    instance: Instance, is_over: Callable[[float], bool] = lambda share: False
+    instance: Instance,
+    is_over: Callable[[float], bool] = lambda share: False,
+    longest_s: Sequence[Fraction | None] = (),
 ) -> PricedCandidates:
-    """Price candidates as `build_tables` does, over several servers those of whole servers only."""
-    found = _priced(instance, is_over, spans=whole_spans)
+    """Price candidates as `build_tables` does, over several servers those of whole servers only.
+
+    `longest_s` holds the longest that a session of each cohort may take; of a large search,
+    candidates whose sessions all take longer are not priced exactly.
+    """
+    found = _priced(instance, is_over, spans=whole_spans, longest_s=longest_s)
     return PricedCandidates(tuple(found.candidates), tuple(found.rejections), found.is_complete)
 
 

@@ -29,6 +29,8 @@ from optimizer.tables import Candidate, MemoryRow, Rejection
 SCREEN_FROM = 96
 #: Far above the error of a float64 time.
 MARGIN = 1e-9
+#: What is late is said to be late by whole microseconds, rounded down.
+MICROSECONDS = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,16 @@ def is_replaceable(instance: Instance) -> bool:
 
 
 def screen(
-    instance: Instance, pool: Pool, footprints: Sequence[Footprint]
+    instance: Instance,
+    pool: Pool,
+    footprints: Sequence[Footprint],
+    longest_s: Sequence[Fraction | None] = (),
 ) -> tuple[list[Footprint], list[Rejection]]:
-    """Return the footprints (without collectives) worth pricing, and why the others are not."""
+    """Return the footprints (without collectives) worth pricing, and why the others are not.
+
+    `longest_s` holds the longest that a session of each cohort may take (None: as long as it
+    wants); () asks for none to be on time.
+    """
     if not footprints or len(footprints) < SCREEN_FROM:
         return list(footprints), []
     rejections: list[Rejection] = []
@@ -152,6 +161,8 @@ def screen(
             entries.append(entry)
     if not is_replaceable(instance) or not _are_times_known(instance, pool):
         return [entry.footprint for entry in entries], rejections
+    entries, late = _on_time(entries, longest_s)
+    rejections += late
     screened, kept = _Screen(instance), []
     for entry in sorted(entries, key=lambda e: (float(e.slowest.sum()), e.footprint)):
         better = next(screened.stand_ins(entry, -MARGIN), None)
@@ -161,6 +172,26 @@ def screen(
         screened.keep(entry)
         kept.append(entry.footprint)
     return kept, rejections
+
+
+def _on_time(
+    entries: Sequence[_Entry], longest_s: Sequence[Fraction | None]
+) -> tuple[list[_Entry], list[Rejection]]:
+    """Part the entries that may serve a session in time from those that are late for sure."""
+    if not longest_s or any(longest is None for longest in longest_s):
+        return list(entries), []
+    longest = np.array([float(seconds or 0) for seconds in longest_s])
+    kept: list[_Entry] = []
+    late: list[Rejection] = []
+    for entry in entries:
+        by_s = float((entry.fastest * (1 - MARGIN) - longest).min())
+        if by_s <= 0:
+            kept.append(entry)
+            continue
+        text = f"{entry.footprint.label()} on {entry.footprint.pool}: every session ends too late"
+        short = Fraction(int(by_s * MICROSECONDS), MICROSECONDS)
+        late.append(Rejection(entry.footprint, "late", short, "s", text))
+    return kept, late
 
 
 def _are_times_known(instance: Instance, pool: Pool) -> bool:

@@ -225,7 +225,12 @@ def build_capacity(
             found.reject_pools(models[m])
         if alone is None:
             continue
-        priced = price_candidates(alone, _part(is_over, m, len(models)))
+        longest_s = [
+            None if cohort.deadline_s is None else cohort.deadline_s - cohort.release_s
+            for cohort in cohorts
+            if cohort.model == m
+        ]
+        priced = price_candidates(alone, _part(is_over, m, len(models)), longest_s)
         is_complete = is_complete and priced.is_complete
         found.rejections += [ModelRejection(models[m].name, r) for r in priced.rejections]
         found.add(m, models[m].name, priced.candidates)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from capacity_sources import CHAT, MODEL, built, pool, source
-from optimizer import SolveOptions
+from optimizer import SolveOptions, screening
 from optimizer.capacity.building import build_capacity
 from optimizer.capacity.evaluation import evaluate_capacity
 from optimizer.capacity.exhaustive import best_capacity_exhaustively
@@ -136,3 +136,24 @@ def test_an_interrupted_solve_keeps_the_plan_that_the_solver_had(
     assert result.objective.verified == best.objective.verified
     assert result.objective.bound is None
     assert len(taken) == 2
+
+
+def test_large_searches_leave_out_what_is_late_and_price_the_same_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session takes 6,368 ns on one lane: a deadline of that is met, one nanosecond less is not.
+
+    Where many candidates are late they are not priced exactly: late by whole microseconds.
+    """
+    for deadline_s, is_met in (("6368ns", True), ("6367ns", False), ("1ns", False)):
+        instance = source(cohorts=[{**CHAT, "deadline_s": deadline_s}])
+        exact = build_capacity(instance)
+        with monkeypatch.context() as patch:
+            patch.setattr(screening, "SCREEN_FROM", 0)
+            screened = build_capacity(instance)
+        assert screened.problem == exact.problem
+        assert len(screened.problem.options) == int(is_met)
+        rules = [r.rejection.rule for r in screened.rejections]
+        assert rules == [r.rejection.rule for r in exact.rejections] == ([] if is_met else ["late"])
+    assert [r.rejection.amount for r in screened.rejections] == [Fraction(6, 10**6)]
+    assert [r.rejection.amount for r in exact.rejections] == [Fraction(6367, 10**9)]
