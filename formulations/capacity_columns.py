@@ -29,8 +29,9 @@ from optimizer.capacity.problem import CapacityProblem
 from optimizer.errors import MismatchError, TooLargeError
 from optimizer.protocols import Termination
 
-#: Shares by which loads must be worth more than their cards to be added: at first, and at last.
-ROUGH, FINE = 0.02, 1e-7
+#: Shares by which loads must be worth more than their cards to be added: none at all for a first
+#: plan, then only good ones, at last all.
+NONE, ROUGH, FINE = math.inf, 0.02, 1e-7
 
 #: Loads that are added at most before the program is solved again, by model.
 MAX_ADDED = 12
@@ -151,13 +152,15 @@ class _Solver:
         if not self._start():
             self.best.is_infeasible = not self.is_over()
             return self.best.outcome()
-        for share in (ROUGH, FINE):
+        for share in (NONE, ROUGH, FINE):
             point = self._converged(self.program.cheapest, share)
             if point is None:
                 break
             self.guide = point
-            if share == ROUGH:
-                self._plan(None)
+            if share != FINE:
+                self._plan(None, share)
+            if share == NONE:  # prices far from the best prove little
+                continue
             self._cut(point)
             self._count()
             if self.best.is_proven:
@@ -292,7 +295,7 @@ class _Solver:
                 return
             if not is_feasible(point) and not self._cut(point).keeps(counts):
                 continue
-            self._plan(servers)
+            self._plan(servers, FINE)
             excluded.append(counts)
 
     def _separated(self, servers: Sequence[int]) -> LinearPoint | None:
@@ -315,10 +318,11 @@ class _Solver:
                     return point
         return None
 
-    def _plan(self, servers: Sequence[int] | None) -> None:
+    def _plan(self, servers: Sequence[int] | None, share: float) -> None:
         """Round to a plan, with no more than the given servers if there are any; keep the best.
 
-        What rounding takes beyond the free cards is left idle from now on.
+        Loads are added first as `_converged` does with a share. What rounding takes beyond the free
+        cards is left idle from now on.
         """
         guide = self.guide
         assert guide is not None
@@ -339,7 +343,7 @@ class _Solver:
             solve = partial(self.program.cheapest, self.idle)
             if servers is not None:
                 solve = partial(self.program.within, servers, self.idle)
-            point = self._converged(solve, ROUGH if servers is None else FINE)
+            point = self._converged(solve, share)
             if point is None:
                 return
             used = replace(point, sessions=guide.sessions)
