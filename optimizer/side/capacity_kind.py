@@ -200,6 +200,14 @@ def goal_text(name: str, value: Fraction) -> str:
 
 def nothing_fits(problem: CapacityProblem) -> str:
     """Return why no plan is legal, as far as that is plain to see."""
+    drawn = problem.fixed_w + problem.occupied_w
+    if problem.budget_w is not None and drawn > problem.budget_w:
+        return (
+            f"{drawn:,} W are drawn whatever the servers, {drawn - problem.budget_w:,} W more than "
+            f"the budget of {problem.budget_w:,} W"
+        )
+    if not problem.classes and problem.sites:
+        return "no server fits into a rack: its units, watts or cooling are too much for each"
     for c, cohort in enumerate(problem.cohorts):
         if cohort.min_sessions and not any(_may_end(problem, o, c) for o in problem.options):
             return f"no candidate serves a session of {cohort.name!r} on time"

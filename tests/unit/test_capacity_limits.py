@@ -157,3 +157,21 @@ def test_large_searches_leave_out_what_is_late_and_price_the_same_options(
         assert rules == [r.rejection.rule for r in exact.rejections] == ([] if is_met else ["late"])
     assert [r.rejection.amount for r in screened.rejections] == [Fraction(6, 10**6)]
     assert [r.rejection.amount for r in exact.rejections] == [Fraction(6367, 10**9)]
+
+
+def test_power_and_racks_that_allow_no_server_are_named() -> None:
+    racks = [{"name": "r", "count": 2, "units": 4}]
+    tall = {**pool(), "rack_units": 5}
+    reasons = [
+        solve_side(source(*pools, **fleet), SolveOptions(solver="highs")).reason
+        for pools, fleet in (
+            ((pool(),), {"power": {"budget_w": 5000, "fixed_w": 5001}}),
+            ((tall,), {"racks": racks}),
+            (({**tall, "rack_units": 4},), {"racks": racks}),
+        )
+    ]
+    assert reasons == [
+        "5,001 W are drawn whatever the servers, 1 W more than the budget of 5,000 W",
+        "no server fits into a rack: its units, watts or cooling are too much for each",
+        "",
+    ]
