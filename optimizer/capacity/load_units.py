@@ -217,5 +217,11 @@ class OptionUnit:
 
 
 def _implies(row: CountRow, other: CountRow) -> bool:
-    """Whether counts that keep a row keep the other one."""
-    return all(b * row.most <= a * other.most for a, b in zip(row.sizes, other.sizes, strict=True))
+    """Whether counts that keep a row keep the other one.
+
+    A row without room leaves out only cohorts that need some of it.
+    """
+    return all(
+        b * row.most <= a * other.most and (a > 0 or not b)
+        for a, b in zip(row.sizes, other.sizes, strict=True)
+    )

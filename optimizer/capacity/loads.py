@@ -81,7 +81,7 @@ def dealt_loads(
         if beyond < 0:
             raise ValueError(f"{-beyond} sessions of cohort {c} have no unit to serve them")
         if beyond:
-            units = list(_without(units, c, beyond))
+            units = _without(units, c, beyond)
     loads: dict[tuple[int, tuple[LaneLoad, ...]], int] = {}
     for option in sorted({option for option, _, _ in units}):
         mine = [(count, lanes) for owner, count, lanes in units if owner == option and lanes]
@@ -100,12 +100,17 @@ def _held(lanes: Sequence[LaneLoad], cohort: int) -> int:
     return sum(lane.count * sum(n for c, n in lane.runs if c == cohort) for lane in lanes)
 
 
-def _without(units: Sequence[_Unit], cohort: int, beyond: int) -> Iterator[_Unit]:
-    """Yield units with so many sessions of a cohort fewer, taken from the last ones."""
+def _without(units: Sequence[_Unit], cohort: int, beyond: int) -> list[_Unit]:
+    """Return units, in order, with so many sessions of a cohort fewer, taken from the last ones."""
+    found: list[_Unit] = []
     for option, count, lanes in reversed(units):
+        parts: list[_Unit] = []
         for number, taken in _parted(count, _held(lanes, cohort), beyond):
-            yield option, number, tuple(_reduced(lanes, cohort, taken)) if taken else lanes
+            kept = tuple(_reduced(lanes, cohort, taken)) if taken else lanes
+            parts.append((option, number, kept))
             beyond -= number * taken
+        found = parts + found
+    return found
 
 
 def _parted(count: int, each: int, beyond: int) -> list[tuple[int, int]]:
