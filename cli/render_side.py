@@ -11,6 +11,9 @@ from rich.table import Table
 
 from cli.render import headline, objective_line, proof_line, report_console
 from cli.render_capacity import render_capacity, render_not_used, render_power
+from cli.render_pool import render_pool
+from cli.render_supernode import render_supernode
+from cli.render_tiers import render_tiers
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.accounts import LinkLoadDocument, PhaseDocument
@@ -82,6 +85,12 @@ def _print_account(console: Console, evaluation: SideEvaluationDocument) -> None
             console.print(f"saved      {saved:,.6g} an hour: one kind alone costs {alone:,.6g}")
     if evaluation.capacity is not None:
         render_capacity(console, evaluation.capacity)
+    if evaluation.pool is not None:
+        render_pool(console, evaluation.pool)
+    if evaluation.tiers is not None:
+        render_tiers(console, evaluation.tiers)
+    if evaluation.supernode is not None:
+        render_supernode(console, evaluation.supernode)
     if evaluation.balance is not None and evaluation.balance_before is not None:
         before = human_seconds(Fraction(evaluation.value_before or 0))
         console.print(

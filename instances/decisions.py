@@ -1,4 +1,4 @@
-"""Smaller decisions an instance may ask for in place of a deployment (sections 6.2 to 6.5)."""
+"""Smaller decisions an instance may ask for in place of a deployment (sections 6.2 to 6.7)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from instances.building import OccupiedCards
 from instances.capacity import CapacityDecision
 from instances.formats import Frozen
 from instances.names import check_once
+from instances.pooling import PoolDecision
 from instances.quantity import (
     Bytes,
     PositiveBytes,
@@ -19,10 +20,23 @@ from instances.quantity import (
     RequestsPerSecond,
     Share,
 )
+from instances.supernode import SupernodeDecision
+from instances.tiers import TierDecision
 from instances.topology import NumaTopology, Topology
 
 #: The smaller decisions, and with them the main one: what an instance may ask for.
-SideName = Literal["stages", "experts", "placement", "slices", "ring_order", "mix", "capacity"]
+SideName = Literal[
+    "stages",
+    "experts",
+    "placement",
+    "slices",
+    "ring_order",
+    "mix",
+    "capacity",
+    "pool",
+    "tiers",
+    "supernode",
+]
 DecisionName = Literal["deployment", SideName]
 
 Degree = Annotated[int, Field(ge=1, le=100_000)]
@@ -209,4 +223,10 @@ SECTIONS: dict[SideName, type[BaseModel]] = {
     "ring_order": RingOrderDecision,
     "mix": MixDecision,
     "capacity": CapacityDecision,
+    "pool": PoolDecision,
+    "tiers": TierDecision,
+    "supernode": SupernodeDecision,
 }
+
+#: Decisions that read neither model nor fleet nor workload.
+SELF_CONTAINED: tuple[SideName, ...] = ("mix", "pool", "tiers")

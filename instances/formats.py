@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from instances.errors import printable
+
 #: Bits of one number in each storage format ("e8m0" holds power-of-two scales, "int64" indices).
 FORMAT_BITS: dict[str, int] = {
     "fp32": 32,
@@ -37,7 +39,7 @@ class Frozen(BaseModel):
 
 def _known(name: str) -> str:
     if name not in FORMAT_BITS:
-        raise ValueError(f"{name!r} is not one of {', '.join(FORMAT_BITS)}")
+        raise ValueError(f"{printable(name)!r} is not one of {', '.join(FORMAT_BITS)}")
     return name
 
 
@@ -123,7 +125,9 @@ class ModelFormats(Frozen):
     @classmethod
     def _whole_bytes(cls, value: str) -> str:
         if value not in WHOLE_BYTE_FORMATS:
-            raise ValueError(f"format {value!r} is not one of {', '.join(WHOLE_BYTE_FORMATS)}")
+            raise ValueError(
+                f"format {printable(value)!r} is not one of {', '.join(WHOLE_BYTE_FORMATS)}"
+            )
         return value
 
     @field_validator("compute")

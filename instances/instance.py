@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from instances.catalog_store import reference
 from instances.collectives import COLLECTIVE_SEPARATOR, CollectiveName
 from instances.decisions import (
     SECTIONS,
+    SELF_CONTAINED,
     DecisionName,
     ExpertDecision,
     MixDecision,
@@ -30,7 +32,10 @@ from instances.formats import Frozen
 from instances.measurements import MeasuredSession
 from instances.model import DENSE_FIELDS, ModelSpec
 from instances.objective import Objective
+from instances.pooling import PoolDecision
 from instances.quantity import Bytes, Share
+from instances.supernode import SupernodeDecision
+from instances.tiers import TierDecision
 from instances.topology import is_uniform
 from instances.workload import Workload
 
@@ -153,14 +158,18 @@ Model = Annotated[ModelSpec, reference("models", ModelSpec, DenseForm, HuggingFa
 
 def _only_deployments_need_objectives(schema: dict[str, Any]) -> None:
     """Say so in the JSON Schema: the smaller decisions have goals of their own."""
-    schema["required"].remove("objective")
-    schema["required"].remove("model")  # or models, the first of which it is
-    schema["anyOf"] = [{"required": ["model"]}, {"required": ["models"]}]
-    smaller = {
-        "properties": {"decision": {"enum": list(SECTIONS)}},
-        "required": ["decision"],
-    }
-    schema |= {"if": smaller, "else": {"required": ["objective"]}}
+    for field in ("objective", "model", "fleet", "workload"):
+        schema["required"].remove(field)
+
+    def decides(names: Iterable[str]) -> dict[str, Any]:
+        return {"properties": {"decision": {"enum": list(names)}}, "required": ["decision"]}
+
+    either = [{"required": ["model"]}, {"required": ["models"]}]  # the first of which it is
+    served = {"required": ["fleet", "workload"], "anyOf": either}
+    schema["allOf"] = [
+        {"if": decides(SECTIONS), "else": {"required": ["objective"]}},
+        {"if": decides(SELF_CONTAINED), "else": served},
+    ]
 
 
 class Instance(Frozen):
@@ -193,6 +202,9 @@ class Instance(Frozen):
     ring_order: RingOrderDecision | None = None
     mix: MixDecision | None = None
     capacity: CapacityDecision | None = None
+    pool: PoolDecision | None = None
+    tiers: TierDecision | None = None
+    supernode: SupernodeDecision | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -350,8 +362,13 @@ class Instance(Frozen):
         return max(1, wanted) if "cost_per_on_time_session" in named else wanted
 
     def canonical_json(self) -> str:
-        """Return the document as JSON with sorted keys and exact values: equal iff equal."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Return the document as JSON with sorted keys and exact values: equal iff equal.
+
+        Sections of other decisions are left out, so that more may come without a change of hashes.
+        """
+        others = {name for name in map(str, SECTIONS) if name != self.decision}
+        data = self.model_dump(mode="json", exclude=others)
+        return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
     def sha256(self) -> str:
         """Return the hexadecimal SHA-256 of `canonical_json`."""

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from instances.decisions import SELF_CONTAINED
 from instances.errors import InputError, printable
 from instances.huggingface import resolve_model_reference
 from instances.instance import Instance
@@ -185,6 +187,16 @@ def validate(kind: type[ModelT], data: object, source: str) -> ModelT:
         raise InputError(source, "", "nested too deeply") from None
 
 
+#: What stands for model, fleet and workload where decisions that do not read them leave them out.
+UNREAD: dict[str, Any] = {
+    "model": "qwen3-32b",
+    "fleet": {"pools": [{"name": "unread", "server": "hgx-h100", "num_servers": 1}]},
+    "workload": {
+        "cohorts": [{"name": "unread", "num_sessions": 1, "context_tokens": 1, "new_tokens": 1}]
+    },
+}
+
+
 def parse_instance(
     data: Mapping[str, Any], source: str = "instance", folder: str | Path | None = None
 ) -> Instance:
@@ -195,6 +207,8 @@ def parse_instance(
     if not isinstance(data, Mapping):
         raise InputError(source, "", f"an instance is a JSON object, not a {type(data).__name__}")
     document = dict(data)
+    if document.get("decision") in SELF_CONTAINED:
+        document = dict(deepcopy(UNREAD)) | document
     if "model" in document:
         document["model"] = resolve_model_reference(document["model"], folder, source)
     if isinstance(document.get("models"), list):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from optimizer.reports.pool_tables import pool_tables
+from optimizer.reports.supernode_tables import supernode_tables
 from optimizer.reports.tables import (
     MAX_ACCOUNT_ROWS,
     Cell,
@@ -14,6 +16,7 @@ from optimizer.reports.tables import (
     number_cell,
     text_cell,
 )
+from optimizer.reports.tier_tables import tier_tables
 from optimizer.side.accounts import (
     ExpertGroupDocument,
     LinkLoadDocument,
@@ -41,6 +44,12 @@ def side_tables(found: SideEvaluationDocument) -> list[Table]:
     if found.accelerators:
         tables.append(accelerator_table(found.accelerators))
         tables.append(bucket_table(found.buckets, found.accelerators))
+    if found.pool is not None:
+        tables += pool_tables(found.pool)
+    if found.tiers is not None:
+        tables += tier_tables(found.tiers)
+    if found.supernode is not None:
+        tables += supernode_tables(found.supernode)
     return tables
 
 

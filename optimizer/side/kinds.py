@@ -193,6 +193,9 @@ KINDS = {
     "ring_order": "optimizer.side.ring_order_kind:RingOrderKind",
     "mix": "optimizer.side.mix_kind:MixDecisionKind",
     "capacity": "optimizer.side.capacity_kind:CapacityKind",
+    "pool": "optimizer.side.pool_kind:PoolKind",
+    "tiers": "optimizer.side.tier_kind:TierKind",
+    "supernode": "optimizer.side.supernode_kind:SupernodeKind",
 }
 
 

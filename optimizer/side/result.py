@@ -27,6 +27,9 @@ from optimizer.side.capacity_accounts import (
     CapacityDocument,
     NotUsedDocument,
 )
+from optimizer.side.pool_accounts import PoolAccountDocument, PoolPlanDocument
+from optimizer.side.supernode_accounts import SupernodeAccountDocument, SupernodePlanDocument
+from optimizer.side.tier_accounts import TierAccountDocument, TierPlanDocument
 
 __all__ = [
     "ExpertGroupDocument",
@@ -56,6 +59,9 @@ class SidePlanDocument(Document):
     ring_order: RingDocument | None = None
     mix: MixDocument | None = None
     capacity: CapacityDocument | None = None
+    pool: PoolPlanDocument | None = None
+    tiers: TierPlanDocument | None = None
+    supernode: SupernodePlanDocument | None = None
 
 
 class SideEvaluationDocument(Document):
@@ -77,6 +83,9 @@ class SideEvaluationDocument(Document):
     accelerators: list[MixAcceleratorDocument] = Field(default_factory=list)
     buckets: list[MixBucketDocument] = Field(default_factory=list)
     capacity: CapacityAccountDocument | None = None
+    pool: PoolAccountDocument | None = None
+    tiers: TierAccountDocument | None = None
+    supernode: SupernodeAccountDocument | None = None
     balance: float | None = None
     balance_before: float | None = None
     value_before: float | None = None

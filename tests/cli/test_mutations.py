@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cli.main import run
+from instances.decisions import SELF_CONTAINED
 from instances.io import example_names, example_text, field_path, load_instance
 
 NUM_MUTATIONS, CHUNK, SEED = 1000, 100, 20240607
@@ -46,13 +47,14 @@ ZERO_OK_QUANTITIES = {
 QUANTITIES = ZERO_OK_QUANTITIES | {
     *("deadline_s", "stall_s", "memory_bytes", "memory_bandwidth_bytes_per_s"),
     *("bandwidth_bytes_per_s", "message_bytes", "time_s", "ring_bytes"),
-    *("requests_per_s", "period_s"),
+    *("requests_per_s", "period_s", "exit_bandwidth_bytes_per_s"),
 }
 NULL_OK = {
     *("deadline_s", "power_w", "fabric_between", "pool", "maximise", "layer_group", "compute"),
     *("scale", "format", "router_bias", "indexer", "compressor", "window", "top_k"),
     *("vocabulary_multiple", "expert_counts", "q_lora_rank", "ring_bytes"),
     *("max_requests_per_s", "power", "cooling_w", "probability", "period_s"),
+    "exit_bandwidth_bytes_per_s",
     *("topology", "extents"),  # null takes what the first pool has, and that is judged later
 }
 NON_EMPTY_LISTS = {
@@ -79,6 +81,10 @@ OPTIONAL_THERE = {
     *(("workload", "model"), ("workload", "pools"), ("workload", "min_on_time_fraction")),
     ("fleet", "price_per_hour"),  # goals on prices need it, and that is judged later
 }
+#: Sections whose fields may depend on each other, so that the message may name their object.
+#: Whether they may be 0 or null is not asked; quantities are known by how their names end.
+MEMORY = {"pool", "tiers", "supernode"}
+ENDINGS = ("_s", "_bytes", "bytes", "_mm2", "_hour", "_share", "balance", "_step")
 #: Objects whose keys are data, so that no field of theirs is unknown or required.
 FREE_OBJECTS = {"sources", "peak_flops_per_s", "components"}
 
@@ -152,7 +158,11 @@ def _bad_values(path: Path_, value: Any, rng: random.Random) -> list[Any]:
     """Values that no field of this kind may have."""
     name = "text" if path[-2:-1] == ("sources",) else _name(path)
     raw = [RAW.format(text) for text in NOT_A_NUMBER + HUGE]
-    nothing = [] if name in NULL_OK or (path[0], name) in OPTIONAL_THERE else [None]
+    is_memory = path[0] in MEMORY
+    is_written = name != "name" and isinstance(value, str) and value[:1].isdigit()
+    is_quantity = name in QUANTITIES or (is_memory and (is_written or name.endswith(ENDINGS)))
+    may_be_null = is_memory or name in NULL_OK or (path[0], name) in OPTIONAL_THERE
+    nothing = [] if may_be_null else [None]
     if name == "peak_flops_per_s" or (len(path) > 1 and path[-2] == "peak_flops_per_s"):
         name, nothing = "deadline_s", []
     if isinstance(value, dict):
@@ -161,11 +171,11 @@ def _bad_values(path: Path_, value: Any, rng: random.Random) -> list[Any]:
         return [5, True, {}, "no-such-entry", {"0": value}, *([[]] * (name in NON_EMPTY_LISTS))]
     if isinstance(value, bool):
         return [0, 1, "true", "", [], {}, RAW.format("NaN"), *nothing]
-    if isinstance(value, int) and name not in QUANTITIES | {"schema_version"}:
+    if isinstance(value, int) and not is_quantity and name != "schema_version":
         zero = [0] if name in COUNTS else []
         return [-1, 1.5, True, False, "3", "80GB", "", [], {}, *raw, *nothing, *zero]
-    if name in QUANTITIES:
-        zero = [] if name in ZERO_OK_QUANTITIES else [0, "0", 0.0]
+    if is_quantity:
+        zero = [] if is_memory or name in ZERO_OK_QUANTITIES else [0, "0", 0.0]
         units = ["80XB", "130 parsecs", "5 MeV", "1/0", "one", "", "1e99 s", "--5", "5,5"]
         return [-1, "-5", True, False, [], {}, "9" * 5000, *units, *raw, *nothing, *zero]
     if name == "schema_version":
@@ -189,6 +199,8 @@ def wrong_value(rng: random.Random) -> Mutation:
     bad = rng.choice(_bad_values(path, old, rng))
     _at(document, path[:-1])[path[-1]] = bad
     place = _named(path)
+    if path[0] in MEMORY and len(path) > 1:
+        place += "|" + _named(path[:-1])
     if isinstance(bad, str) and bad.startswith("@raw"):
         place = f"{place}|{PLACE}"
     text = _encode(document) if bad != "\ud800" else json.dumps(document).encode()
@@ -200,10 +212,12 @@ def missing_field(rng: random.Random) -> Mutation:
     document = deepcopy(rng.choice(_documents()))
     paths = [p for p, _ in _walk(document) if p[-1] in REQUIRED and p[0] != "faults"]
     paths = [p for p in paths if not FREE_OBJECTS & set(p) and "base" not in _at(document, p[:-1])]
-    paths = [p for p in paths if (p[0], p[-1]) not in OPTIONAL_THERE]
+    paths = [p for p in paths if (p[0], p[-1]) not in OPTIONAL_THERE and p[0] not in MEMORY]
     is_side = document.get("decision", "deployment") != "deployment"
     known = {("objective",)} if is_side else set()
     known |= {("model",)} if document.get("models") else set()
+    if document.get("decision") in SELF_CONTAINED:
+        known |= {("model",), ("fleet",), ("workload",)}
     path = rng.choice([p for p in paths if p not in known])
     del _at(document, path[:-1])[path[-1]]
     return Mutation(f"missing_field {field_path(path)}", _encode(document), _named(path))

@@ -30,11 +30,14 @@ SEEN_BY_FORMULATIONS = {
     "slices.problem",
     "ring_order.problem",
     "mix.problem",
+    "tiers.problem",
     "placement.problem",
     "capacity.problem",
     "capacity.plan",
     "capacity.loads",
     "capacity.multipliers",
+    "pooling.problem",
+    "supernode.problem",
 }
 
 

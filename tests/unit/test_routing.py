@@ -1,4 +1,4 @@
-"""Expert routing: distinct experts, the busiest group, copies sent to cards."""
+"""Expert routing as published: distinct experts, the busiest group, copies sent to cards."""
 
 from __future__ import annotations
 

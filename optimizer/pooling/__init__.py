@@ -1,0 +1,1 @@
+"""The decision of which node lends memory to whom: data, evaluator, search, thresholds."""
