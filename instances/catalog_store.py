@@ -25,6 +25,7 @@ _KINDS: Final = (
     "measurements",
     "engines",
     "topologies",
+    "memory",
 )
 _MAX_SHOWN_CHARS: Final = 60
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from instances.access import Access
+from instances.catalog_store import reference
 from instances.formats import Frozen
 from instances.names import check_once
 from instances.quantity import (
@@ -108,6 +109,7 @@ class MemoryTier(Frozen):
     max_reads_per_s: PositiveRequestsPerSecond | None = None
     price_per_hour: PricePerHour = Fraction(0)
     is_writable: bool | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _size_fits_the_kind(self) -> MemoryTier:
@@ -219,6 +221,10 @@ class SessionRange(Frozen):
         return self
 
 
+#: A tier in a document: an object, a name of the catalog, or a change of one.
+Memory = Annotated[MemoryTier, reference("memory", MemoryTier)]
+
+
 class TierDecision(Frozen):
     """Choose the tier of every class of data, and the number of sessions.
 
@@ -229,7 +235,7 @@ class TierDecision(Frozen):
     """
 
     machine: TierMachine
-    tiers: tuple[MemoryTier, ...] = Field(min_length=1, max_length=64, strict=False)
+    tiers: tuple[Memory, ...] = Field(min_length=1, max_length=64, strict=False)
     classes: tuple[DataClass, ...] = Field(min_length=1, max_length=200, strict=False)
     sessions: SessionRange = SessionRange()
     step_target_s: PositiveSeconds | None = None

@@ -50,6 +50,9 @@ def fields_of(kind: str, entry: dict[str, Any]) -> set[str]:
     """Return the fields an entry must have: a model is written flat or as groups of layers."""
     if kind == "topologies":
         return set(type(TOPOLOGY.validate_python(entry)).model_fields) - {"name", "sources"}
+    if kind == "memory":
+        size = {"area_mm2", "bytes_per_mm2"} if entry["kind"] == "rom" else {"capacity_bytes"}
+        return {"kind", "access"} | size | ({"max_reads_per_s"} & set(entry))
     if kind != "models":
         return FIELDS[kind]
     shape = FIELDS["models"] if "groups" in entry else COMMON | DENSE
@@ -79,8 +82,8 @@ def is_number(field: str, value: Any) -> bool:
     return isinstance(value, int | Decimal) or dimension_of(field) is not None
 
 
-def test_the_kinds_are_the_seven_files() -> None:
-    kinds = "models accelerators fabrics servers measurements engines topologies"
+def test_the_kinds_are_the_eight_files() -> None:
+    kinds = "models accelerators fabrics servers measurements engines topologies memory"
     assert catalog_kinds() == tuple(kinds.split())
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from instances.catalog_store import catalog_names
 from instances.errors import InputError
 from instances.io import load_instance, parse_instance
+from instances.tiers import Memory
 from optimizer.tiers.building import tier_problem
 
 F = Fraction
@@ -224,3 +227,18 @@ def test_a_goal_of_time_needs_something_that_takes_time() -> None:
 
 def test_a_path_that_nothing_uses_is_fine() -> None:
     assert parse_instance(instance(classes=[changed(KV, tiers=["hbm"])])).tiers is not None
+
+
+@pytest.mark.parametrize("name", catalog_names("memory"))
+def test_memory_of_the_catalog_is_taken_by_name_or_changed(name: str) -> None:
+    known = TypeAdapter(Memory).validate_python(name)
+    assert known.name == name
+    assert known.size_bytes > 0
+    changed = TypeAdapter(Memory).validate_python({"base": name, "name": "mine"})
+    assert changed.model_copy(update={"name": name}) == known
+
+
+def test_the_sram_of_twelve_wafers_holds_the_checkpoint() -> None:
+    """44 GB each: 12 hold 528 GB, 11 hold 484 GB of the 510,286,023,000 bytes."""
+    each = TypeAdapter(Memory).validate_python("wse-3-sram").size_bytes
+    assert 11 * each < 510_286_023_000 <= 12 * each
