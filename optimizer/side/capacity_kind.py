@@ -104,7 +104,9 @@ class CapacityKind(PlainKind):
         return None
 
     def improved(self, is_over: Callable[[], bool]) -> CapacityPlan | None:
-        """A good plan without a solver."""
+        """A good plan without a solver, where options are few: of many the columns know sooner."""
+        if len(self.problem.options) > MANY_OPTIONS:
+            return None
         return first_capacity(self.problem, is_over)
 
     def opinion(self, value: CapacityValue | None) -> SecondOpinion | None:
