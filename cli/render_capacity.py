@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from cli.tables import print_rows, titled_table
 from instances.quantity import human_seconds
 from optimizer.side.capacity_accounts import (
     CapacityAccountDocument,
@@ -28,8 +28,9 @@ from optimizer.side.capacity_words import (
     short,
 )
 
-#: Rows of a table before it says "… and n more".
-MAX_ROWS = 40
+#: What follows the first of many rows, and columns of words.
+MORE = "  … and {:,} more (--json lists them)"
+_TEXTS = {"model", "servers", "numbers", "what each holds", ""}
 
 #: Numbers of servers are cut to so many letters.
 MAX_NUMBERS = 24
@@ -48,7 +49,7 @@ def render_capacity(console: Console, account: CapacityAccountDocument) -> None:
     shown = [escape(name) for name in failure_cohorts(account)]
     rows = [(escape(lost), text, *each) for lost, text, each in failure_rows(account)]
     _print(console, "After any one failure", ("lost", "sessions on time", *shown), rows)
-    _print_placement(console, account.placement)
+    _print(console, "Where everything stands", _PLACE_COLUMNS, _placement_rows(account.placement))
 
 
 _SESSION_COLUMNS = ("cohort", "model", "on time", "of", "at least", "deadline")
@@ -163,19 +164,14 @@ def power_lines(power: PowerDocument) -> list[str]:
     return lines
 
 
-def _print_placement(console: Console, racks: Sequence[PlacedRackDocument]) -> None:
-    """Print racks with their servers, equal ones once."""
-    table = _table("Where everything stands", ("rack", "servers", "numbers", "what each holds"))
-    rows = [(rack, server) for rack in racks for server in rack.servers]
-    shown: PlacedRackDocument | None = None
-    for rack, server in rows[:MAX_ROWS]:
-        name = "" if rack is shown else rack_text(rack)
-        shown = rack
-        table.add_row(escape(name), *_server_cells(server))
-    if rows:
-        console.print()
-        console.print(table)
-    _print_more(console, len(rows) - MAX_ROWS)
+_PLACE_COLUMNS = ("rack", "servers", "numbers", "what each holds")
+
+
+def _placement_rows(racks: Sequence[PlacedRackDocument]) -> Iterable[Sequence[str]]:
+    """Yield servers with their racks; of the servers of a rack only the first names it."""
+    for rack in racks:
+        for number, server in enumerate(rack.servers):
+            yield "" if number else escape(rack_text(rack)), *_server_cells(server)
 
 
 def _server_cells(server: PlacedServerDocument) -> tuple[str, str, str]:
@@ -195,7 +191,9 @@ def render_not_used(console: Console, found: NotUsedDocument) -> None:
         name = f"{lost.model} {lost.label} on {lost.pool}"
         console.print(f"  {escape(name)}: {escape(lost.message)}")
     total = sum(rule.number for rule in found.rules)
-    _print_more(console, total - min(len(found.examples), MAX_LOST))
+    more = total - min(len(found.examples), MAX_LOST)
+    if more > 0:
+        console.print(MORE.format(more))
     if found.rules:
         console.print(f"  by rule: {escape(rule_counts_text(found))}")
 
@@ -204,25 +202,6 @@ def _print(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
     kept = list(rows)
-    if not kept:
-        return
-    table = _table(title, columns)
-    for row in kept[:MAX_ROWS]:
-        table.add_row(*row)
-    console.print()
-    console.print(table)
-    _print_more(console, len(kept) - MAX_ROWS)
-
-
-def _print_more(console: Console, number: int) -> None:
-    if number > 0:
-        console.print(f"  … and {number:,} more (--json lists them)")
-
-
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    left = {"", "model", "servers", "numbers", "what each holds"}
-    for number, name in enumerate(columns):
-        is_number = bool(number) and name not in left
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
-    return table
+    if kept:
+        console.print()
+        print_rows(console, titled_table(title, columns, _TEXTS), kept, MORE)

@@ -7,24 +7,21 @@ from fractions import Fraction
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from cli.tables import print_table
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.pool_accounts import PoolAccountDocument, PoolLeaseDocument
 from optimizer.words import number
 
-#: Rows of a table before it says "… and n more".
-MAX_ROWS = 40
-
 
 def render_pool(console: Console, account: PoolAccountDocument) -> None:
     """Print nodes, leases, links and paths, and how slow each path in use may get."""
-    _print(console, "Memory of the nodes", _NODE_COLUMNS, _node_rows(account))
+    print_table(console, "Memory of the nodes", _NODE_COLUMNS, _node_rows(account))
     before, after = human_bytes(account.free_before_bytes), human_bytes(account.free_bytes)
     console.print(f"free       {before} before anything is lent, {after} after")
-    _print(console, "Leases", _LEASE_COLUMNS, map(_lease_row, account.leases))
-    _print(console, "Paths in use", _PATH_COLUMNS, _path_rows(account))
-    _print(console, "Links", ("link", "all read once", "load"), _link_rows(account))
+    print_table(console, "Leases", _LEASE_COLUMNS, map(_lease_row, account.leases))
+    print_table(console, "Paths in use", _PATH_COLUMNS, _path_rows(account))
+    print_table(console, "Links", ("link", "all read once", "load"), _link_rows(account))
     for path in account.paths:
         if path.threshold is not None:
             console.print(f"threshold  {escape(path.threshold.message)}", soft_wrap=True)
@@ -77,20 +74,3 @@ def _link_rows(account: PoolAccountDocument) -> Iterable[Sequence[str]]:
     for link in account.links:
         load = f"{100 * link.load:.4g} %" if link.load else "—"
         yield escape(link.name), human_seconds(Fraction(link.read_exact)), load
-
-
-def _print(
-    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
-) -> None:
-    """Print a table, nothing without rows."""
-    listed = list(rows)
-    if not listed:
-        return
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place else "left", no_wrap=place > 0)
-    for row in listed[:MAX_ROWS]:
-        table.add_row(*row)
-    console.print(table)
-    if len(listed) > MAX_ROWS:
-        console.print(f"… and {len(listed) - MAX_ROWS} more")

@@ -14,6 +14,7 @@ from cli.render_capacity import render_capacity, render_not_used, render_power
 from cli.render_pool import render_pool
 from cli.render_supernode import render_supernode
 from cli.render_tiers import render_tiers
+from cli.tables import titled_table
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.accounts import LinkLoadDocument, PhaseDocument
@@ -107,17 +108,10 @@ def _print_saved(console: Console, evaluation: SideEvaluationDocument, plain: st
     console.print(f"saved      {human_seconds(saved)}: {plain} takes {human_seconds(before)}")
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
-    return table
-
-
 def _phase_table(phases: list[PhaseDocument], before: list[PhaseDocument]) -> Table:
     """Return what every phase takes, beside the plain answer's phases, which are the same ones."""
     names = ("phase", "exchange", "times", "groups", "message", "spanning", "exit", "a step")
-    table = _table("Exchanges of a step", *names, *(("first fit",) if before else ()))
+    table = titled_table("Exchanges of a step", (*names, *(("first fit",) if before else ())))
     for number, phase in enumerate(phases):
         row = [
             escape(phase.name),
@@ -137,7 +131,7 @@ def _phase_table(phases: list[PhaseDocument], before: list[PhaseDocument]) -> Ta
 
 
 def _slice_table(evaluation: SideEvaluationDocument) -> Table:
-    table = _table("Slices", "slice", "chips", "shape", "from chip")
+    table = titled_table("Slices", ("slice", "chips", "shape", "from chip"))
     for piece in evaluation.slices:
         shape = "not placed" if piece.shape is None else " x ".join(map(str, piece.shape))
         origin = "" if piece.origin is None else f"({', '.join(map(str, piece.origin))})"
@@ -146,7 +140,8 @@ def _slice_table(evaluation: SideEvaluationDocument) -> Table:
 
 
 def _accelerator_table(evaluation: SideEvaluationDocument) -> Table:
-    table = _table("Accelerators", "accelerator", "count", "at most", "load", "price an hour")
+    columns = ("accelerator", "count", "at most", "load", "price an hour")
+    table = titled_table("Accelerators", columns)
     for kind in evaluation.accelerators:
         most = "any" if kind.max_count is None else str(kind.max_count)
         price = f"{kind.price_per_hour:,.6g}"
@@ -157,7 +152,7 @@ def _accelerator_table(evaluation: SideEvaluationDocument) -> Table:
 def _bucket_table(evaluation: SideEvaluationDocument) -> Table:
     """Return the requests of every bucket and the pieces that each kind serves."""
     names = [escape(kind.name) for kind in evaluation.accelerators]
-    table = _table("Pieces of each bucket", "bucket", "requests/s", *names)
+    table = titled_table("Pieces of each bucket", ("bucket", "requests/s", *names))
     for bucket in evaluation.buckets:
         pieces = [str(num) if num else "—" for num in bucket.pieces]
         table.add_row(escape(bucket.name), f"{bucket.requests_per_s:,.6g}", *pieces)
@@ -167,7 +162,7 @@ def _bucket_table(evaluation: SideEvaluationDocument) -> Table:
 def _link_table(links: list[LinkLoadDocument], before: list[LinkLoadDocument]) -> Table:
     """Return the load of every link between NUMA nodes, beside that of the plain answer."""
     columns = ("link", "load", "time", *(("card order",) if before else ()))
-    table = _table("Links between NUMA nodes", *columns)
+    table = titled_table("Links between NUMA nodes", columns)
     for number, link in enumerate(links):
         row = [
             f"{link.start} to {link.end}",
@@ -181,9 +176,8 @@ def _link_table(links: list[LinkLoadDocument], before: list[LinkLoadDocument]) -
 
 
 def _stage_table(evaluation: SideEvaluationDocument) -> Table:
-    table = Table(title="Stages", title_justify="left", title_style="bold", box=None)
-    for name in ("stage", "layers", "weights", "other", "room", "tokens", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("stage", "layers", "weights", "other", "room", "tokens", "time")
+    table = titled_table("Stages", columns, has_names=False)
     for number, stage in enumerate(evaluation.stages):
         taken = stage.weights_bytes + stage.other_bytes
         tokens = "any" if stage.max_tokens is None else f"{stage.max_tokens:,}"
@@ -200,9 +194,8 @@ def _stage_table(evaluation: SideEvaluationDocument) -> Table:
 
 
 def _group_table(evaluation: SideEvaluationDocument) -> Table:
-    table = Table(title="Expert groups", title_justify="left", title_style="bold", box=None)
-    for name in ("group", "experts", "with work", "assignments", "memory", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("group", "experts", "with work", "assignments", "memory", "time")
+    table = titled_table("Expert groups", columns, has_names=False)
     for number, group in enumerate(evaluation.groups):
         table.add_row(
             str(number),

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from cli.tables import MAX_ROWS, print_rows, titled_table
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.supernode_accounts import SupernodeAccountDocument, SupernodeOptionDocument
-from optimizer.words import digits, plural
+from optimizer.side.supernode_words import amount
+from optimizer.words import plural
 
 _COLUMNS = (
     *("cards", "tables", "weights", "sessions", "read", "compute", "exchange", "step"),
     "tokens/s",
 )
-#: Rows of a table before it says "… and n more".
-MAX_ROWS = 40
-
 #: Lines of reasons, and of notes, that are printed.
 MAX_LINES = 12
 
@@ -48,10 +46,9 @@ def render_supernode(console: Console, account: SupernodeAccountDocument) -> Non
             f"{human_seconds(Fraction(account.end_exact))}"
         )
     if account.options:
-        shown = account.options[:MAX_ROWS]
-        console.print(_option_table(shown))
-        if len(account.options) > len(shown):
-            console.print(f"… and {len(account.options) - len(shown)} more")
+        title = "Supernodes: sessions of a group, tokens/s of a card"
+        table = titled_table(title, _COLUMNS, has_names=False)
+        print_rows(console, table, _option_rows(account.options))
         reasons = [f"{_name(o)}: {o.why}" for o in account.options if not o.is_chosen]
         _print_lines(console, "why", reasons)
     _print_lines(console, "note", account.notes)
@@ -65,39 +62,22 @@ def _print_lines(console: Console, name: str, lines: Sequence[str]) -> None:
         console.print(f"{name:<10} … and {len(lines) - MAX_LINES} more in the result document")
 
 
-def _option_table(options: list[SupernodeOptionDocument]) -> Table:
-    has_splits = any(option.attention_tp > 1 for option in options)
-    table = Table(
-        title="Supernodes: sessions of a group, tokens/s of a card",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-    )
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+def _option_rows(options: Sequence[SupernodeOptionDocument]) -> Iterator[Sequence[str]]:
+    has_splits = any(option.attention_tp > 1 for option in options[:MAX_ROWS])
     for option in options:
         size = f"{option.size}"
         if has_splits:
             size += f", TP{option.attention_tp}"
         step = option.step
-        row = [
+        times = (step.read_exact, step.compute_exact, step.exchange_exact, step.step_exact)
+        yield (
             size if option.is_asked else f"({size})",
             PLACES[option.tables],
             human_bytes(option.weight_bytes),
             f"{option.sessions:,}" if option.max_sessions else "0",
-            *(
-                human_seconds(Fraction(text))
-                for text in (
-                    step.read_exact,
-                    step.compute_exact,
-                    step.exchange_exact,
-                    step.step_exact,
-                )
-            ),
-            rate_text(option.tokens_per_s_per_card) if option.is_legal else "—",
-        ]
-        table.add_row(*row)
-    return table
+            *(human_seconds(Fraction(text)) for text in times),
+            amount(option.tokens_per_s_per_card if option.is_legal else None),
+        )
 
 
 def _name(option: SupernodeOptionDocument) -> str:
@@ -106,8 +86,3 @@ def _name(option: SupernodeOptionDocument) -> str:
     if option.attention_tp > 1:
         name += f", TP{option.attention_tp}"
     return f"{name}, tables on the host" if option.tables == "host" else name
-
-
-def rate_text(rate: float) -> str:
-    """Write tokens a second: from a thousand on in whole numbers."""
-    return f"{rate:,.0f}" if rate >= 1000 else digits(rate)

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from cli.tables import MAX_ROWS, print_table
 from instances.quantity import human_bytes, human_seconds
 from optimizer.side.tier_accounts import (
     TierAccountDocument,
@@ -18,15 +18,12 @@ from optimizer.side.tier_accounts import (
 )
 from optimizer.words import plural
 
-#: Rows of a table before it says "… and n more".
-MAX_ROWS = 40
-
 
 def render_tiers(console: Console, account: TierAccountDocument) -> None:
     """Print tiers, classes, the step, and where it begins to grow."""
-    _print(console, "Tiers", _TIER_COLUMNS, map(_tier_row, account.tiers))
-    _print(console, "Data", _CLASS_COLUMNS, _class_rows(account))
-    _print(console, "Paths in a step", _PATH_COLUMNS, _path_rows(account))
+    print_table(console, "Tiers", _TIER_COLUMNS, map(_tier_row, account.tiers))
+    print_table(console, "Data", _CLASS_COLUMNS, _class_rows(account))
+    print_table(console, "Paths in a step", _PATH_COLUMNS, _path_rows(account))
     console.print(f"step       {_step_line(account.step)}", soft_wrap=True)
     for line in _rate_lines(account):
         console.print(line, soft_wrap=True)
@@ -156,17 +153,3 @@ def _threshold_line(tier: TierDocument) -> str:
 
 def _speed(bytes_per_s: float) -> str:
     return f"{human_bytes(round(bytes_per_s))}/s"
-
-
-def _print(
-    console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
-) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
-    listed = list(rows)
-    for row in listed[:MAX_ROWS]:
-        table.add_row(*row)
-    console.print(table)
-    if len(listed) > MAX_ROWS:
-        console.print(f"… and {len(listed) - MAX_ROWS} more")

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from cli.main import run
-from cli.render_capacity import MAX_ROWS, power_lines, render_capacity, render_not_used
+from cli.render_capacity import power_lines, render_capacity, render_not_used
+from cli.tables import MAX_ROWS
 from instances.io import parse_instance
 from optimizer.capacity.plan import CapacityPlan, GroupLoad, LaneLoad, RackFill, ServerFill
 from optimizer.protocols import Termination
