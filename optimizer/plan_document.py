@@ -189,6 +189,12 @@ def as_text(value: Fraction | int | None) -> str | None:
     return None if value is None else str(Fraction(value))
 
 
+def both(name: str, value: Fraction | None) -> dict[str, Any]:
+    """Return a number as a float and exactly; "_s" of seconds stays out of the exact one's name."""
+    exact = name if name.endswith("per_s") else name.removesuffix("_s")
+    return {name: as_float(value), f"{exact}_exact": as_text(value)}
+
+
 def evaluation_document(instance: Instance, evaluation: Evaluation) -> EvaluationDocument:
     """Return an evaluation as a document."""
     return EvaluationDocument(

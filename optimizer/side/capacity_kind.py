@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.instance import Instance
@@ -15,13 +16,12 @@ from optimizer.capacity.first import first_capacity
 from optimizer.capacity.multipliers import Multipliers, capacity_bound
 from optimizer.capacity.plan import CapacityPlan
 from optimizer.capacity.problem import GOAL_UNITS, CapacityProblem, Option, is_maximised
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.capacity_accounts import NotUsedDocument
 from optimizer.side.capacity_judging import capacity_account, not_used
 from optimizer.side.capacity_plans import PlanNames, plan_document, read_capacity_plan
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, Kept, PlainKind, opinion_of_all
 from optimizer.side.mix_kind import price_text
 from optimizer.side.result import SidePlanDocument
 from optimizer.words import digits, plural
@@ -72,13 +72,18 @@ class CapacityKind(PlainKind):
             self.solvers = ("columns", "highs", "cp-sat", "cbc")
         self.nothing_fits = nothing_fits(self.problem)
         self._proof: tuple[Multipliers, ...] = ()
-        self._judged: tuple[CapacityPlan, CapacityEvaluation] | None = None
+        self._judged = Kept[CapacityPlan, CapacityEvaluation](
+            lambda answer: evaluate_capacity(self.instance, self.problem, answer)
+        )
+
+    @classmethod
+    def within(cls, instance: Instance, is_over: Callable[[float], bool]) -> CapacityKind:
+        """Return the decision, with the candidates that are priced in time."""
+        return cls(instance, is_over)
 
     def judged(self, answer: CapacityPlan) -> CapacityEvaluation:
-        """Return the evaluation of a plan, which a solve asks for several times in a row."""
-        if self._judged is None or self._judged[0] is not answer:
-            self._judged = answer, evaluate_capacity(self.instance, self.problem, answer)
-        return self._judged[1]
+        """Return the evaluation of a plan."""
+        return self._judged(answer)
 
     def broken(self, answer: CapacityPlan) -> Sequence[Violation]:
         """Rules that a plan breaks. A quotient over no session is no value to compare."""
@@ -116,12 +121,8 @@ class CapacityKind(PlainKind):
         """
         if self._proof and value is not None and value == self._proven():
             return SecondOpinion("multipliers", True, "the plan meets the bound they prove")
-        try:
-            best = best_capacity_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        found = None if best is None else self.value(best)
-        return SecondOpinion("exhaustive", found == value, "all plans tried")
+        best = partial(best_capacity_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all plans tried")
 
     def _proven(self) -> CapacityValue | None:
         return capacity_bound(self.problem, self._proof)

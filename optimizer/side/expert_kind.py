@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from instances.instance import Instance
 from instances.quantity import human_seconds
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.experts.building import expert_problem
 from optimizer.experts.evaluation import (
@@ -22,7 +23,7 @@ from optimizer.experts.greedy import greedy_placement
 from optimizer.plan_document import as_float
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.accounts import ExpertGroupDocument
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 
 #: The oracle is asked when it needs to look at no more placements than this.
@@ -66,12 +67,8 @@ class ExpertKind(PlainKind):
         """Compare with a bound, or enumerate all placements where they are few."""
         if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the busiest group meets the solver-free bound")
-        try:
-            best = best_experts_exhaustively(self.problem, MAX_ORACLE_PLACEMENTS)
-        except TooLargeError:
-            return None
-        found = None if best is None else best[0]
-        return SecondOpinion("exhaustive", found == value, "all placements enumerated")
+        best = partial(best_experts_exhaustively, self.problem, MAX_ORACLE_PLACEMENTS)
+        return opinion_of_all(value, best, itemgetter(0), "all placements enumerated")
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return placement, value and bound."""

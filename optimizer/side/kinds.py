@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from instances.instance import Instance
+from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.capacity_accounts import NotUsedDocument
@@ -16,6 +17,9 @@ from optimizer.side.result import SidePlanDocument
 
 #: Solvers that state every smaller decision, in the order in which they are asked.
 SOLVERS = ("highs", "cp-sat", "cbc")
+
+AnswerT = TypeVar("AnswerT")
+FoundT = TypeVar("FoundT")
 
 #: Value of an answer: a number, or several where there are several goals, most important first.
 Value = Fraction | tuple[Fraction | None, ...]
@@ -107,6 +111,14 @@ class PlainKind:
     nothing_fits = "no plan keeps every card within memory"
     is_complete = True
 
+    def __init__(self, instance: Instance) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def within(cls, instance: Instance, is_over: Callable[[float], bool]) -> Self:
+        """Return the decision of an instance, whose data take no time worth a limit."""
+        return cls(instance)
+
     def is_better(self, value: Any, best: Any) -> bool:
         """Whether one value is strictly better than another; None is worse than any."""
         return is_better(self.goals, value, best)
@@ -122,6 +134,35 @@ class PlainKind:
     def not_used(self, answer: Any) -> NotUsedDocument | None:
         """Nothing to tell."""
         return None
+
+
+@dataclass
+class Kept(Generic[AnswerT, FoundT]):
+    """A function of an answer that keeps its last result: a solve asks several times in a row."""
+
+    work: Callable[[AnswerT], FoundT]
+    last: tuple[AnswerT, FoundT] | None = None
+
+    def __call__(self, answer: AnswerT) -> FoundT:
+        """Return what comes of an answer; nothing is done where it is the last one again."""
+        if self.last is None or self.last[0] is not answer:
+            self.last = answer, self.work(answer)
+        return self.last[1]
+
+
+def opinion_of_all(
+    value: Any, best: Callable[[], Any], value_of: Callable[[Any], Any], detail: str
+) -> SecondOpinion | None:
+    """Judge an optimum by the `best` of all answers (None: there is none).
+
+    None where `best` raises TooLargeError: they are too many to try.
+    """
+    try:
+        answer = best()
+    except TooLargeError:
+        return None
+    found = None if answer is None else value_of(answer)
+    return SecondOpinion("exhaustive", found == value, detail)
 
 
 def is_better(goals: Sequence[Goal], value: Value | None, best: Value | None) -> bool:
@@ -181,9 +222,6 @@ def as_fraction(value: Fraction | int | None) -> Fraction | None:
     return None if value is None else Fraction(value)
 
 
-#: Decisions whose data may take long.
-TAKES_TIME = frozenset({"capacity"})
-
 #: Where each decision is brought to this interface.
 KINDS = {
     "stages": "optimizer.side.stage_kind:StageKind",
@@ -204,10 +242,8 @@ def side_kind(
 ) -> SideKind:
     """Return the decision that an instance asks for; raises InputError where data do not fit.
 
-    `is_over(share)` tells whether that share of the time for data is used up; only decisions that
-    price many candidates ask (`TAKES_TIME`).
+    `is_over(share)` tells whether that share of the time for data is used up.
     """
     module, _, name = KINDS[instance.decision].partition(":")
-    kind = getattr(import_module(module), name)
-    found: SideKind = kind(instance, is_over) if instance.decision in TAKES_TIME else kind(instance)
+    found: SideKind = getattr(import_module(module), name).within(instance, is_over)
     return found

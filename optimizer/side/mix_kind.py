@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.instance import Instance
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.mix.evaluation import evaluate_mix, mix_bound
 from optimizer.mix.problem import Bucket, Mix, MixKind, MixProblem
@@ -19,7 +19,7 @@ from optimizer.mix.search import (
 )
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.accounts import MixAcceleratorDocument, MixBucketDocument, MixDocument
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 
 #: Up to this many pairs of bucket and kind a mix is small.
@@ -88,12 +88,8 @@ class MixDecisionKind(PlainKind):
         """Compare with a bound, or try all mixes where they are few."""
         if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the mix meets the solver-free bound")
-        try:
-            best = best_mix_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        found = None if best is None else self.value(best)
-        return SecondOpinion("exhaustive", found == value, "all mixes tried")
+        best = partial(best_mix_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all mixes tried")
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return mix, value and bound."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from instances.instance import Instance
 from instances.quantity import human_seconds
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.placement.bound import placement_bound
 from optimizer.placement.building import placement_footprint, placement_problem
@@ -20,7 +21,7 @@ from optimizer.placement.search import fastest_answer, first_fit, good_placement
 from optimizer.plan_document import as_float
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.accounts import PhaseDocument
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 
 #: The oracle is asked when it needs to look at no more placements than this.
@@ -88,12 +89,8 @@ class PlacementKind(PlainKind):
             return SecondOpinion("bound", True, "too few free cards")
         if value is not None and value == bound:
             return SecondOpinion("bound", True, "every phase meets its solver-free bound")
-        try:
-            best = best_placement_exhaustively(self.problem, MAX_ORACLE_PLACEMENTS)
-        except TooLargeError:
-            return None
-        found = None if best is None else best[0]
-        return SecondOpinion("exhaustive", found == value, "all placements enumerated")
+        best = partial(best_placement_exhaustively, self.problem, MAX_ORACLE_PLACEMENTS)
+        return opinion_of_all(value, best, itemgetter(0), "all placements enumerated")
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return placement, value and bound."""

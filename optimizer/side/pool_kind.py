@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.pooling.bounds import pool_bound, why_nothing_fits
 from optimizer.pooling.building import pool_problem
@@ -16,7 +16,7 @@ from optimizer.pooling.evaluation import PoolEvaluation, evaluate_pool
 from optimizer.pooling.problem import GOAL_UNITS, PoolPlan
 from optimizer.pooling.search import best_pool_exhaustively, first_pool
 from optimizer.second_opinion import SecondOpinion
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, PlainKind, opinion_of_all
 from optimizer.side.pool_plans import PlanReader, lending_text, plan_document, pool_account
 from optimizer.side.result import SidePlanDocument
 
@@ -75,12 +75,8 @@ class PoolKind(PlainKind):
             return SecondOpinion("bound", True, self.reason)
         if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the plan meets the solver-free bound")
-        try:
-            best = best_pool_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        found = None if best is None else self.value(best)
-        return SecondOpinion("exhaustive", found == value, "all plans tried")
+        best = partial(best_pool_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all plans tried")
 
     def read(self, outcome: Any) -> tuple[Any, PoolValue | None, PoolValue | None]:
         """Return plan, values and bounds of the goals in their order."""

@@ -10,6 +10,7 @@ from instances.errors import InputError
 from instances.pooling import PoolDecision
 from instances.quantity import human_bytes, human_seconds
 from optimizer.errors import TooLargeError
+from optimizer.plan_document import both
 from optimizer.pooling.evaluation import PoolEvaluation, evaluate_pool
 from optimizer.pooling.problem import Holding, Lease, PoolPlan, PoolProblem
 from optimizer.pooling.search import best_pool_exhaustively
@@ -207,7 +208,6 @@ def _path_documents(
                 access.bandwidth_bytes_per_s, access.transaction_bytes, access.round_trip_s
             )
         threshold = _threshold(problem, access, p) if is_best else None
-        read_s = size / path.bytes_per_s
         found.append(
             PoolPathDocument(
                 name=path.name,
@@ -216,11 +216,9 @@ def _path_documents(
                 link=problem.links[path.link],
                 bytes=size,
                 bandwidth_bytes_per_s=float(access.bandwidth_bytes_per_s),
-                usable_bytes_per_s=float(path.bytes_per_s),
-                usable_bytes_per_s_exact=str(path.bytes_per_s),
+                **both("usable_bytes_per_s", path.bytes_per_s),
                 fewest_in_flight=fewest,
-                read_s=float(read_s),
-                read_exact=str(read_s),
+                **both("read_s", size / path.bytes_per_s),
                 threshold=threshold,
             )
         )
@@ -257,15 +255,12 @@ def _threshold(problem: PoolProblem, access: Access, path: int) -> PoolThreshold
         found = lender_threshold(problem, access, path, MAX_THRESHOLD_STEPS)
     except TooLargeError:
         return None
-    limit, longest = found.limit_bytes_per_s, found.max_round_trip_s
     return PoolThresholdDocument(
         is_needed=found.is_needed,
         keeps_bytes_per_s=found.keeps_bytes_per_s,
         loses_bytes_per_s=found.loses_bytes_per_s,
-        limit_bytes_per_s=None if limit is None else float(limit),
-        limit_bytes_per_s_exact=None if limit is None else str(limit),
-        max_round_trip_s=None if longest is None else float(longest),
-        max_round_trip_exact=None if longest is None else str(longest),
+        **both("limit_bytes_per_s", found.limit_bytes_per_s),
+        **both("max_round_trip_s", found.max_round_trip_s),
         lenders_then=[problem.nodes[n].name for n in found.lenders_then],
         is_legal_then=found.is_legal_then,
         message=threshold_text(problem, found),

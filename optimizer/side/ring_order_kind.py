@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.errors import InputError
 from instances.instance import Instance
 from instances.quantity import human_bytes, human_seconds
 from instances.topology import NumaTopology
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.ring_order.evaluation import RingEvaluation, evaluate_ring
 from optimizer.ring_order.problem import RingOrder, RingProblem, SocketLink
@@ -22,7 +22,7 @@ from optimizer.ring_order.search import (
 )
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.accounts import LinkLoadDocument, RingDocument
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 
 #: The oracle is asked when it needs no more steps than this.
@@ -99,11 +99,8 @@ class RingOrderKind(PlainKind):
         """Compare with a bound, or try all rings where they are few."""
         if value == self.bound():
             return SecondOpinion("bound", True, "the ring meets the solver-free bound")
-        try:
-            best = best_ring_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        return SecondOpinion("exhaustive", self.value(best) == value, "all rings tried")
+        best = partial(best_ring_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all rings tried")
 
     def read(self, outcome: Any) -> tuple[Any, Any, Any]:
         """Return ring, value and bound."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.errors import InputError
 from instances.instance import Instance
 from instances.topology import TorusTopology
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.second_opinion import SecondOpinion
 from optimizer.side.accounts import SliceDocument, SlicePlaceDocument
-from optimizer.side.kinds import Goal, PlainKind, as_fraction
+from optimizer.side.kinds import Goal, PlainKind, as_fraction, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 from optimizer.slices.evaluation import (
     best_slices_exhaustively,
@@ -93,11 +93,8 @@ class SliceKind(PlainKind):
         """Compare with a bound, or try all placements where they are few."""
         if value is not None and value == self.bound():
             return SecondOpinion("bound", True, "the slices meet the solver-free bound")
-        try:
-            best = best_slices_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        return SecondOpinion("exhaustive", self.value(best) == value, "all placements tried")
+        best = partial(best_slices_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all placements tried")
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return placement, value and bound."""

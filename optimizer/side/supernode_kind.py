@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.instance import Instance
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
+from optimizer.plan_document import as_float, both
 from optimizer.second_opinion import SecondOpinion
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, Kept, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 from optimizer.side.supernode_accounts import (
     SupernodeAccountDocument,
@@ -57,13 +58,8 @@ class SupernodeKind(PlainKind):
         #: The best value of all plans (None: there is none), once they were all tried.
         self.tried: tuple[Fraction | None] | None = None
         self.nothing_fits = nothing_fits_words(self.problem)
-        self.compared: tuple[SupernodePlan, tuple[Rival, ...]] | None = None
-
-    def rivals(self, answer: SupernodePlan) -> tuple[Rival, ...]:
-        """Return every option beside a plan; that of the last plan is kept."""
-        if self.compared is None or self.compared[0] != answer:
-            self.compared = answer, compare(self.problem, answer)
-        return self.compared[1]
+        #: Every option beside a plan.
+        self.rivals = Kept[SupernodePlan, tuple[Rival, ...]](partial(compare, self.problem))
 
     def judged(self, answer: SupernodePlan) -> SupernodeEvaluation:
         """Return the evaluation of a plan."""
@@ -103,14 +99,11 @@ class SupernodeKind(PlainKind):
 
     def opinion(self, value: Fraction | None) -> SecondOpinion | None:
         """Compare with all plans where they were tried, or are few."""
-        tried = self.tried
-        if tried is None:
-            try:
-                best = best_supernode_exhaustively(self.problem, MAX_ORACLE_STEPS)
-            except TooLargeError:
-                return None
-            tried = (None if best is None else self.value(best),)
-        return SecondOpinion("exhaustive", tried == (value,), "all plans tried")
+        detail = "all plans tried"
+        if self.tried is not None:
+            return SecondOpinion("exhaustive", self.tried == (value,), detail)
+        best = partial(best_supernode_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, detail)
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return plan, value and bound."""
@@ -162,8 +155,7 @@ class SupernodeKind(PlainKind):
             reads_per_step=answer.sessions * rows,
             step=step_document(step),
             on_time=None if served is None else served.on_time,
-            end_s=None if served is None else float(served.end_s),
-            end_exact=None if served is None else str(served.end_s),
+            **both("end_s", None if served is None else served.end_s),
             options=[self._option(rival, judged) for rival in rivals],
             notes=notes(p, rivals),
         )
@@ -196,16 +188,12 @@ class SupernodeKind(PlainKind):
             sessions=plan.sessions,
             sessions_per_card=plan.sessions / option.attention_tp,
             step=step_document(judged.step),
-            tokens_per_s_per_card=float(rate),
-            tokens_per_s_per_card_exact=str(rate),
+            **both("tokens_per_s_per_card", rate),
             is_legal=judged.is_feasible,
-            value=None if value is None else float(value),
-            value_exact=None if value is None else str(value),
-            behind=None if behind is None else float(behind),
+            **both("value", value),
+            behind=as_float(behind),
             times=times,
-            same_sessions_value=(
-                None if rival.same_sessions is None else float(rival.same_sessions)
-            ),
+            same_sessions_value=as_float(rival.same_sessions),
             decided_by=rival.decided_by,
             why=why(self.problem, rival, won),
         )
@@ -215,16 +203,11 @@ def step_document(step: StepParts) -> SupernodeStepDocument:
     """Return what a step is made of as a document."""
     return SupernodeStepDocument(
         read_bytes=float(step.read_bytes),
-        read_s=float(step.read_s),
-        read_exact=str(step.read_s),
-        compute_s=float(step.compute_s),
-        compute_exact=str(step.compute_s),
-        exchange_s=float(step.exchange_s),
-        exchange_exact=str(step.exchange_s),
-        lookup_s=float(step.lookup_s),
-        lookup_exact=str(step.lookup_s),
+        **both("read_s", step.read_s),
+        **both("compute_s", step.compute_s),
+        **both("exchange_s", step.exchange_s),
+        **both("lookup_s", step.lookup_s),
         hidden_s=float(step.hidden_s),
         excess_s=float(step.excess_s),
-        step_s=float(step.step_s),
-        step_exact=str(step.step_s),
+        **both("step_s", step.step_s),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from instances.instance import Instance
-from optimizer.errors import TooLargeError
 from optimizer.evaluation import Violation
 from optimizer.second_opinion import SecondOpinion
-from optimizer.side.kinds import Goal, PlainKind
+from optimizer.side.kinds import Goal, Kept, PlainKind, opinion_of_all
 from optimizer.side.result import SidePlanDocument
 from optimizer.side.tier_accounts import TierPlaceDocument, TierPlanDocument
 from optimizer.side.tier_plans import TierPlanReader, TierWords, tier_account
@@ -41,6 +41,8 @@ class TierKind(PlainKind):
         is_priced = goal == "throughput_per_price"
         self.solvers = ("highs", "cbc", "cp-sat") if is_priced else ("cp-sat", "highs", "cbc")
         self.goals = (Goal(goal, GOAL_UNITS[goal], is_maximised=True),)
+        #: What is said of a plan.
+        self.words = Kept[TierPlan, TierWords](partial(TierWords, self.section, self.problem))
 
     def broken(self, answer: TierPlan) -> Sequence[Violation]:
         """Rules that a placement breaks."""
@@ -64,12 +66,8 @@ class TierKind(PlainKind):
 
     def opinion(self, value: Fraction | None) -> SecondOpinion | None:
         """Try all placements where they are few."""
-        try:
-            best = best_tiers_exhaustively(self.problem, MAX_ORACLE_STEPS)
-        except TooLargeError:
-            return None
-        found = None if best is None else self.value(best)
-        return SecondOpinion("exhaustive", found == value, "all placements tried")
+        best = partial(best_tiers_exhaustively, self.problem, MAX_ORACLE_STEPS)
+        return opinion_of_all(value, best, self.value, "all placements tried")
 
     def read(self, outcome: Any) -> tuple[Any, Fraction | None, Fraction | None]:
         """Return plan, value and bound."""
@@ -84,7 +82,7 @@ class TierKind(PlainKind):
             copy_tier = None if copy is None else names[copy]
             places.append(TierPlaceDocument(name=data.name, tier=names[home], copy_tier=copy_tier))
         return SidePlanDocument(
-            sentence=TierWords(self.section, self.problem, answer).sentence(),
+            sentence=self.words(answer).sentence(),
             tiers=TierPlanDocument(classes=places, num_sessions=answer.num_sessions),
         )
 
@@ -96,4 +94,4 @@ class TierKind(PlainKind):
 
     def account(self, answer: TierPlan) -> Mapping[str, Any]:
         """Return tiers, classes, the step, thresholds, and what other places come to."""
-        return {"tiers": tier_account(self.section, self.problem, answer)}
+        return {"tiers": tier_account(self.words(answer))}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from functools import cached_property
+from typing import Literal
 
 from instances.errors import InputError
 from instances.tiers import TierDecision
-from optimizer.plan_document import as_float, as_text
+from optimizer.plan_document import as_float, both
 from optimizer.side.tier_accounts import (
     TierAccountDocument,
     TierAlternativeDocument,
@@ -120,15 +121,21 @@ def _reason(here: TierEvaluation, same: TierEvaluation) -> Reason:
 
 
 class TierWords:
-    """Sentences about a legal plan."""
+    """A plan and what is said of it: its evaluation, other places, sentences about a legal one."""
 
     def __init__(self, section: TierDecision, problem: TierProblem, plan: TierPlan) -> None:
         self.section, self.problem, self.plan = section, problem, plan
+        self.judged = evaluate_tiers(problem, plan)
+
+    @cached_property
+    def alternatives(self) -> list[Alternative]:
+        """Every plan that differs in one place; none beside a plan that is not legal."""
+        return alternatives(self.problem, self.plan) if self.judged.is_feasible else []
 
     def sentence(self) -> str:
         """Return what lies where, and why what is read fastest does not hold the rest."""
-        judged, goal = evaluate_tiers(self.problem, self.plan), self.problem.goal
-        value = judged.value(goal)
+        goal = self.problem.goal
+        value = self.judged.value(goal)
         text = "" if value is None else f"{value_words(goal, value)}: "
         groups: dict[int, list[str]] = {}
         for c, home in enumerate(self.plan.homes):
@@ -148,7 +155,7 @@ class TierWords:
         """Yield what became of classes in the fastest other tier, where that is worse."""
         tiers = self.problem.tiers
         best: dict[int, Alternative] = {}
-        for other in alternatives(self.problem, self.plan):
+        for other in self.alternatives:
             home = self.plan.homes[other.data]
             assert home is not None
             if other.place[1] is not None or other.reason == "none":
@@ -186,34 +193,29 @@ class TierWords:
         return f"with {name} in {where} {what} ({reason})"
 
 
-def tier_account(
-    section: TierDecision, problem: TierProblem, plan: TierPlan
-) -> TierAccountDocument:
+def tier_account(words: TierWords) -> TierAccountDocument:
     """Return the account of a plan, with thresholds and alternatives if it is legal."""
-    judged = evaluate_tiers(problem, plan)
+    section, problem, plan, judged = words.section, words.problem, words.plan, words.judged
     alone = evaluate_tiers(problem, replace(plan, num_sessions=problem.min_sessions))
-    is_legal = judged.is_feasible
-    lookups = lookup_thresholds(problem, plan) if is_legal else []
-    others = alternatives(problem, plan) if is_legal else []
-    words = TierWords(section, problem, plan)
+    lookups = lookup_thresholds(problem, plan) if judged.is_feasible else []
     return TierAccountDocument(
         machine=section.machine.name,
         num_cards=problem.machine.num_cards,
         num_sessions=plan.num_sessions,
         goal=problem.goal,
         step=_step(judged.step),
-        **_both("user_rate", judged.user_rate),
-        **_both("alone_user_rate", alone.user_rate),
-        **_both("throughput_per_card", judged.value("throughput_per_card")),
-        **_both("price_per_hour", judged.price_per_hour),
+        **both("user_rate", judged.user_rate),
+        **both("alone_user_rate", alone.user_rate),
+        **both("throughput_per_card", judged.value("throughput_per_card")),
+        **both("price_per_hour", judged.price_per_hour),
         tiers=_tiers(section, problem, plan, judged),
         classes=_classes(section, problem, plan, judged),
         paths=[
             TierPathDocument(
                 name=name,
-                **_both("load_s", judged.step.loads_s[p]),
-                **_both("prefetch_s", judged.step.prefetches_s[p]),
-                **_both("resume_share", judged.resume_shares[p]),
+                **both("load_s", judged.step.loads_s[p]),
+                **both("prefetch_s", judged.step.prefetches_s[p]),
+                **both("resume_share", judged.resume_shares[p]),
             )
             for p, name in enumerate(problem.paths)
         ],
@@ -223,32 +225,26 @@ def tier_account(
                 name=problem.classes[other.data].name,
                 tier=problem.tiers[other.place[0]].name,
                 copy_tier=None if other.place[1] is None else problem.tiers[other.place[1]].name,
-                **_both("value", other.value),
+                **both("value", other.value),
                 num_sessions=other.num_sessions,
                 reason=other.reason,
                 message=words.message(other),
             )
-            for other in others
+            for other in words.alternatives
         ],
     )
-
-
-def _both(name: str, value: Fraction | None) -> dict[str, Any]:
-    """Return a number as a float and exactly; "_s" of seconds stays out of the exact one's name."""
-    exact = name if name.endswith("per_s") else name.removesuffix("_s")
-    return {name: as_float(value), f"{exact}_exact": as_text(value)}
 
 
 def _step(step: TierStep) -> TierStepDocument:
     return TierStepDocument(
         compute_exact=str(step.compute_s),
-        **_both("core_s", step.core_s),
-        **_both("even_s", step.even_s),
-        **_both("window_s", step.window_s),
-        **_both("excess_s", step.excess_s),
-        **_both("lookups_s", step.lookups_s),
-        **_both("fetches_s", step.fetches_s),
-        **_both("total_s", step.total_s),
+        **both("core_s", step.core_s),
+        **both("even_s", step.even_s),
+        **both("window_s", step.window_s),
+        **both("excess_s", step.excess_s),
+        **both("lookups_s", step.lookups_s),
+        **both("fetches_s", step.fetches_s),
+        **both("total_s", step.total_s),
     )
 
 
@@ -262,7 +258,7 @@ def _tiers(
             limits[found.tier] = TierThresholdDocument(
                 keeps_bytes_per_s=keeps,
                 loses_bytes_per_s=None if keeps is None else keeps - 1,
-                **_both("longest_round_trip_s", found.longest_round_trip_s),
+                **both("longest_round_trip_s", found.longest_round_trip_s),
             )
     in_use = {*plan.homes, *plan.copies}
     documents = []
@@ -276,9 +272,9 @@ def _tiers(
                 capacity_bytes=tier.capacity_bytes,
                 used_bytes=used,
                 area_mm2=None if density is None else float(Fraction(used, density)),
-                **_both("usable_bytes_per_s", tier.bytes_per_s),
-                **_both("random_reads_s", judged.random_reads_s[t]),
-                **_both("price_per_hour", tier.price_per_hour if t in in_use else Fraction(0)),
+                **both("usable_bytes_per_s", tier.bytes_per_s),
+                **both("random_reads_s", judged.random_reads_s[t]),
+                **both("price_per_hour", tier.price_per_hour if t in in_use else Fraction(0)),
                 threshold=limits.get(t),
             )
         )
@@ -300,7 +296,7 @@ def _classes(
             tier=name_of(plan.homes, c),
             copy_tier=name_of(plan.copies, c),
             bytes=data.bytes + max(plan.num_sessions, 0) * data.bytes_per_session,
-            **_both("resume_s", judged.resumes_s[c]),
+            **both("resume_s", judged.resumes_s[c]),
         )
         for c, data in enumerate(problem.classes)
     ]
@@ -311,12 +307,12 @@ def _lookup(problem: TierProblem, found: LookupThreshold) -> TierLookupDocument:
     return TierLookupDocument(
         name=problem.classes[found.data].name,
         tier=problem.tiers[found.tier].name,
-        **_both("step_s", found.step_s),
-        **_both("window_s", found.window_s),
-        **_both("round_trip_step_s", trip_s),
-        **_both("round_trip_user_rate", tokens / trip_s if trip_s else None),
-        **_both("whole_step_s", found.whole_step_s),
-        **_both("whole_user_rate", tokens / found.whole_step_s),
+        **both("step_s", found.step_s),
+        **both("window_s", found.window_s),
+        **both("round_trip_step_s", trip_s),
+        **both("round_trip_user_rate", tokens / trip_s if trip_s else None),
+        **both("whole_step_s", found.whole_step_s),
+        **both("whole_user_rate", tokens / found.whole_step_s),
         speed_up=as_float(found.step_s / trip_s if trip_s else None),
     )
 
