@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from formulations import milp_engine
 from formulations.milp_engine import CbcDeployment, HighsDeployment
 from instances.instance import Instance
@@ -42,12 +42,6 @@ INTERRUPTED = [("auto", SAT), ("auto", MILP), ("cp-sat", SAT), ("highs", MILP), 
 MAIN = "from cli.main import main; main()"
 
 DEPLOYMENTS = [name for name in example_names() if load_instance(name).decision == "deployment"]
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def process(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

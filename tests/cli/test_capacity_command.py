@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from cli.main import run
 from cli.render_capacity import power_lines, render_capacity, render_not_used
 from cli.tables import MAX_ROWS
+from commands import Capture, call
 from instances.io import parse_instance
 from optimizer.capacity.plan import CapacityPlan, GroupLoad, LaneLoad, RackFill, ServerFill
 from optimizer.protocols import Termination
@@ -34,8 +34,6 @@ from optimizer.side.capacity_accounts import (
     RuleCountDocument,
 )
 from optimizer.side.capacity_kind import CapacityKind
-
-Capture = pytest.CaptureFixture[str]
 
 #: Racks of 40 kW hold three servers of 10.2 kW; the second tier comes with the 65th card.
 HALL: dict[str, Any] = {
@@ -74,11 +72,6 @@ HALL: dict[str, Any] = {
         "failures": [{"kind": "card", "min_on_time_fraction": "50%"}],
     },
 }
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def plan() -> CapacityPlan:

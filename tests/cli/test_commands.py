@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.catalog_store import catalog_kinds, catalog_names
 from instances.io import example_names, example_text
 
@@ -35,13 +35,7 @@ SENTENCES: dict[str, str | None] = {
 SIDE_EXAMPLES = [n for n in example_names() if "decision" in json.loads(example_text(n))]
 COMMANDS = ("solve", "verify", "explain", "model", "schema", "catalog", "examples")
 
-Capture = pytest.CaptureFixture[str]
 Document = dict[str, Any]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def process(

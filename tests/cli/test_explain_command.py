@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.io import example_text
 
-Capture = pytest.CaptureFixture[str]
 Document = dict[str, Any]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def refused(result: tuple[int, str, str], *words: str) -> None:

@@ -6,18 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from cli.main import run
+from commands import Capture, call
 from instances.io import example_text
 from optimizer.conflicts.document import ConflictDocument, RelaxationDocument
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def short_of_memory(tmp_path: Path, **changes: Any) -> str:

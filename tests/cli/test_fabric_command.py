@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.catalog_store import catalog_names
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def document(capsys: Capture, *arguments: str) -> dict[str, Any]:

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
-from cli.main import run
-from instances.io import example_text
+from commands import Capture, call, check_solved_and_verified
 
 EXAMPLES = ("mix-two-gpus", "mix-rate-82", "mix-tight-slo")
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_mix_is_solved_written_and_verified(name: str, capsys: Capture, tmp_path: Path) -> None:
-    schema = json.loads(call(capsys, "schema", "side-result")[1])
-    target = tmp_path / "result.json"
-    code, out, err = call(capsys, "solve", name, "--json", "-o", str(target), "--threads", "1")
-    assert (code, err) == (0, "")
-    document: dict[str, Any] = json.loads(out)
-    jsonschema.Draft202012Validator(schema).validate(document)
-    code, out, err = call(capsys, "verify", name, str(target), "--json")
-    assert (code, err) == (0, "")
-    judged = json.loads(out)
-    assert (judged["holds"], judged["mismatches"]) == (True, [])
-    assert judged["evaluation"] == document["evaluation"]
-    validator = jsonschema.Draft202012Validator(json.loads(call(capsys, "schema")[1]))
-    validator.validate(json.loads(example_text(name)))
+    check_solved_and_verified(name, capsys, tmp_path)
 
 
 def test_the_report_has_loads_prices_and_pieces(capsys: Capture, tmp_path: Path) -> None:

@@ -9,16 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.main import run
 from cli.schema import DOCUMENTS
+from commands import Capture, call
 from instances.io import example_text
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def near_of(capsys: Capture, *arguments: str) -> dict[str, Any] | None:

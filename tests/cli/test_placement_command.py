@@ -11,19 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.io import example_text
 
 ONE, HALVES, MOE = "placement-6-plus-2", "placement-6-4-4", "placement-moe-exit"
 SLICES, RING = "slices-4x4", "numa-ring-order"
 
-Capture = pytest.CaptureFixture[str]
 Document = dict[str, Any]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def refused(result: tuple[int, str, str], *words: str) -> None:

@@ -6,18 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
-from cli.main import run
+from commands import Capture, call, check_solved_and_verified
 from instances.io import example_text
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def written(path: Path, document: Any) -> str:
@@ -26,19 +18,7 @@ def written(path: Path, document: Any) -> str:
 
 
 def test_a_pool_is_solved_written_and_verified(capsys: Capture, tmp_path: Path) -> None:
-    schema = json.loads(call(capsys, "schema", "side-result")[1])
-    target = tmp_path / "result.json"
-    code, out, err = call(
-        capsys, "solve", "borrow-20gb", "--json", "-o", str(target), "--threads", "1"
-    )
-    assert (code, err) == (0, "")
-    document: dict[str, Any] = json.loads(out)
-    jsonschema.Draft202012Validator(schema).validate(document)
-    code, out, err = call(capsys, "verify", "borrow-20gb", str(target), "--json")
-    assert (code, err) == (0, "")
-    judged = json.loads(out)
-    assert (judged["holds"], judged["mismatches"]) == (True, [])
-    assert judged["evaluation"] == document["evaluation"]
+    check_solved_and_verified("borrow-20gb", capsys, tmp_path)
 
 
 def test_the_report_tells_who_lends_and_when_that_changes(capsys: Capture) -> None:

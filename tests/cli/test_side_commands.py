@@ -15,19 +15,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.io import example_text
 
 STAGES, EXPERTS = "r1-bf16-64xa800-stages", "qwen3-235b-experts-skewed"
 SIDE_EXAMPLES = (STAGES, EXPERTS)
 
-Capture = pytest.CaptureFixture[str]
 Document = dict[str, Any]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def refused(result: tuple[int, str, str], *words: str) -> None:

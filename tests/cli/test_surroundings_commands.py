@@ -10,17 +10,11 @@ from typing import Any
 
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.quantity import parse_quantity
 
-Capture = pytest.CaptureFixture[str]
 PAYBACK = ("payback", "--cost", "100ms", "--before", "293.6us", "--after", "97.9us")
 HOSTS = ("hosts", "--organisation", "pairwise", "--endpoints", "8", "--cache", "256KiB")
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def answer(capsys: Capture, *arguments: str) -> dict[str, Any]:

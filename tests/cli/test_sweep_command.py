@@ -10,17 +10,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.main import run
+from commands import Capture, call
 from instances.io import example_text, sweep_names
 from instances.sweep import SweepFile, load_sweep
 from optimizer.sweeps.rows import FrontierPiece, SweepPoint
-
-Capture = pytest.CaptureFixture[str]
-
-
-def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
-    code = run(list(arguments))
-    return code, *capsys.readouterr()
 
 
 def refused(capsys: Capture, *arguments: str) -> str:

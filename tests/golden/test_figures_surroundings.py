@@ -63,7 +63,7 @@ def test_hosts_whose_pairwise_state_fits() -> None:
 
 
 def test_state_of_192_hosts() -> None:
-    """ub_192 (6.5.5): 191 · 32,768 + 256 = 6,258,944 B; 416 + 191 · 56 = 11,112 B."""
+    """ "ub_192" (6.5.5): 191 · 32,768 + 256 = 6,258,944 B; 416 + 191 · 56 = 11,112 B."""
     pairwise = state_bytes(connections("pairwise"), 192)
     channels = state_bytes(connections("channels"), 192)
     assert (pairwise, channels) == (6_258_944, 11_112)
@@ -74,7 +74,10 @@ def test_state_of_192_hosts() -> None:
 
 
 def test_a_directory_of_two_and_of_1024_hosts() -> None:
-    """dir (6.5.5): 8 MiB of tags, and 2^20 bits = 128 KiB a remote host: 8.125 and 135.875 MiB."""
+    """ "dir" (6.5.5): 8 MiB of tags, and 2^20 bits = 128 KiB a remote host.
+
+    That is 8.125 and 135.875 MiB.
+    """
     for hosts, published in ((2, "8"), (1024, "136")):
         state = state_bytes(connections("directory"), hosts)
         assert_figure("dir", Fraction(state, MIB), published, "0.5")
