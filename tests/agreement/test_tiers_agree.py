@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 
+from fine_tiers import with_fine_numbers
 from formulations import tier_rows
 from formulations.tiers import solve_tiers
 from optimizer.errors import TooLargeError
@@ -45,33 +46,9 @@ def best_of(seed: int) -> TierPlan | None:
 def coarse(seed: int) -> TierProblem:
     """A problem with bytes and speeds of nine digits, which programs must round."""
     problem, rng = problem_of(seed), random.Random(seed)
-
-    def fine(number: Fraction | int) -> int:
-        return int(number * rng.randint(900_000_000, 1_100_000_000))
-
-    tiers = [
-        replace(
-            tier,
-            capacity_bytes=fine(tier.capacity_bytes) * rng.choice((1, 1, 20)),
-            bytes_per_s=F(fine(tier.bytes_per_s)),
-            write_bytes_per_s=F(fine(tier.write_bytes_per_s)),
-        )
-        for tier in problem.tiers
-    ]
-    classes = [
-        replace(
-            data,
-            bytes=fine(data.bytes),
-            bytes_per_session=fine(data.bytes_per_session),
-            read_bytes=F(fine(data.read_bytes)),
-            read_bytes_per_session=F(fine(data.read_bytes_per_session)),
-            lookup_bytes=fine(data.lookup_bytes),
-            resume_bytes=fine(data.resume_bytes),
-        )
-        for data in problem.classes
-    ]
+    fine = with_fine_numbers(problem, rng, lambda: rng.choice((1, 1, 20)))
     most = problem.min_sessions + rng.choice((0, 5, 100, 5000))
-    return replace(problem, tiers=tuple(tiers), classes=tuple(classes), max_sessions=most)
+    return replace(fine, max_sessions=most)
 
 
 def value_of(problem: TierProblem, plan: TierPlan | None) -> Fraction | None:

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from fine_tiers import with_fine_numbers
 from formulations.integer_program import solve_program
 from formulations.tier_forms import TierForms
 from formulations.tier_rows import TierModel, build_model
@@ -29,31 +30,7 @@ def uneven(seed: int) -> TierProblem:
     if seed % 8 < 4:
         return problem
 
-    def fine(number: Fraction | int) -> int:
-        return int(number * rng.randint(900_000_000, 1_100_000_000))
-
-    tiers = tuple(
-        replace(
-            tier,
-            capacity_bytes=fine(tier.capacity_bytes),
-            bytes_per_s=F(fine(tier.bytes_per_s)),
-            write_bytes_per_s=F(fine(tier.write_bytes_per_s)),
-        )
-        for tier in problem.tiers
-    )
-    classes = tuple(
-        replace(
-            data,
-            bytes=fine(data.bytes),
-            bytes_per_session=fine(data.bytes_per_session),
-            read_bytes=F(fine(data.read_bytes)),
-            read_bytes_per_session=F(fine(data.read_bytes_per_session)),
-            lookup_bytes=fine(data.lookup_bytes),
-            resume_bytes=fine(data.resume_bytes),
-        )
-        for data in problem.classes
-    )
-    return replace(problem, tiers=tiers, classes=classes)
+    return with_fine_numbers(problem, rng)
 
 
 @cache
