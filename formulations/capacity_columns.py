@@ -327,9 +327,7 @@ class _Solver:
         guide = self.guide
         assert guide is not None
         problem, most = self.problem, self.program.most if servers is None else servers
-        free = [0] * len(problem.pools)
-        for one, number in zip(problem.classes, most, strict=True):
-            free[one.pool] += number * one.free_cards
+        free = problem.free_cards(most)
         cards = np.maximum(guide.cards, 1e-9 * guide.cards.max(initial=0.0)).tolist()
         if servers is None:
             gap = 1e-3 * guide.value / max(len(problem.models), 1)

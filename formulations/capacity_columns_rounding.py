@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from formulations.capacity_columns_lp import Column, LinearPoint
-from formulations.capacity_columns_plan import Deal
+from formulations.capacity_columns_plan import Deal, cards_by_pool
 from formulations.status import highs_termination
 from optimizer.capacity.problem import CapacityProblem
 from optimizer.protocols import Termination
@@ -91,9 +91,7 @@ def round_units(
             if not _complete(problem, model, room, replace(rounding, thrift=thrift)):
                 return None
             rounded[m] = model
-            used[m] = [0.0] * len(problem.pools)
-            for k, number in model.instances.items():
-                used[m][problem.options[k].pool] += number * problem.options[k].num_cards
+            used[m] = [*map(float, cards_by_pool(problem, Deal(model.instances, ())))]
     instances = {k: n for model in rounded.values() for k, n in model.instances.items()}
     uses = [
         (column.option, column.load, units)

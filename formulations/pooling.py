@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 from formulations.integer_program import MAX_SIZE, IntegerProgram, ProgramOutcome, solve_program
 from formulations.pooling_rows import (
@@ -172,18 +173,11 @@ def define_cover(program: IntegerProgram, row: Cover, uppers: Sequence[int]) -> 
 
 @dataclass
 class _Solver:
-    """A backend and what it may use."""
+    """What solves a program, and the largest sum of coefficients that it takes in a row."""
 
     model: PoolModel
-    backend: str
-    deadline: float
-    threads: int
-    seed: int
-    stop: threading.Event | None
-
-    @property
-    def most_weight(self) -> int:
-        return MAX_WEIGHT.get(self.backend, MAX_SIZE)
+    run: Callable[[IntegerProgram], ProgramOutcome]
+    most_weight: int
 
     def ask(self, limits: Sequence[Limit], goal: str) -> tuple[ProgramOutcome, Fraction]:
         """Return values that keep all limits exactly, best in a goal, and the goal's unit.
@@ -214,16 +208,6 @@ class _Solver:
                 finer = telling_row(limit, found.values, uppers, self.most_weight)
                 rows.append(finer or cover(limit, found.values))
         return ProgramOutcome(Termination.NO_SOLUTION_FOUND, bound=found.bound), unit
-
-    def run(self, program: IntegerProgram) -> ProgramOutcome:
-        return solve_program(
-            program,
-            self.backend,
-            deadline=self.deadline,
-            threads=self.threads,
-            seed=self.seed,
-            stop=self.stop,
-        )
 
     def program(
         self, uppers: Sequence[int], rows: Sequence[WholeRow | Cover], goal: str
@@ -280,7 +264,10 @@ def solve_pool(
     Raises as `solve_program` does.
     """
     m = build_model(problem)
-    solver = _Solver(m, backend, deadline, threads, seed, stop)
+    run = partial(
+        solve_program, backend=backend, deadline=deadline, threads=threads, seed=seed, stop=stop
+    )
+    solver = _Solver(m, run, MAX_WEIGHT.get(backend, MAX_SIZE))
     limits = list(m.loads)
     best: tuple[int, ...] | None = None
     bounds: list[Fraction | None] = []

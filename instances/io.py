@@ -208,7 +208,7 @@ def parse_instance(
         raise InputError(source, "", f"an instance is a JSON object, not a {type(data).__name__}")
     document = dict(data)
     if document.get("decision") in SELF_CONTAINED:
-        document = dict(deepcopy(UNREAD)) | document
+        document = deepcopy(UNREAD) | document
     if "model" in document:
         document["model"] = resolve_model_reference(document["model"], folder, source)
     if isinstance(document.get("models"), list):

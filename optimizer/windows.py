@@ -41,8 +41,3 @@ def fetched_once_s(
 ) -> Fraction:
     """Return the seconds of fetching a snapshot once and reading the copy `times` times (6.6.3)."""
     return read_s(num_bytes, far_bytes_per_s) + read_s(num_bytes, near_bytes_per_s, times)
-
-
-def is_stable(num_bytes: int, reads_per_s: Fraction, bytes_per_s: Fraction) -> bool:
-    """Whether reads end no slower than they arrive: no queue grows (6.6.3)."""
-    return reads_per_s * num_bytes <= bytes_per_s

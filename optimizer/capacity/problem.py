@@ -6,6 +6,7 @@ option has cards of one server, or whole servers of its pool.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -208,6 +209,13 @@ class CapacityProblem:
         return tuple(
             tuple(o.index for o in self.options if o.pool == p) for p in range(len(self.pools))
         )
+
+    def free_cards(self, servers: Sequence[int]) -> list[int]:
+        """Return the free cards of every pool on so many servers of every class."""
+        free = [0] * len(self.pools)
+        for one, number in zip(self.classes, servers, strict=True):
+            free[one.pool] += number * one.free_cards
+        return free
 
     @property
     def cells(self) -> tuple[int, ...]:

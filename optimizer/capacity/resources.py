@@ -44,9 +44,7 @@ def _servers(count: FleetCount) -> Iterator[Resource]:
         cards[problem.classes[c].pool] += number * cards_per_server(problem.options[o])
     for (o, c), servers in count.spanned.items():
         cards[problem.classes[c].pool] += servers * cards_per_server(problem.options[o])
-    free = [0] * len(problem.pools)
-    for one, servers in zip(problem.classes, count.bought, strict=True):
-        free[one.pool] += servers * one.free_cards
+    free = problem.free_cards(count.bought)
     for p, pool in enumerate(problem.pools):
         yield Resource(f"servers of {pool.name}", bought[p], pool.num_servers, "servers")
         yield Resource(f"cards of {pool.name}", cards[p], free[p], "cards")

@@ -70,7 +70,7 @@ class SideOutcome:
 
     def unproven(self) -> SideOutcome:
         """Return the outcome without what it claims of answers that it does not know."""
-        ended = Termination.FEASIBLE if self.answer else Termination.NO_SOLUTION_FOUND
+        ended = Termination.FEASIBLE if self.answer is not None else Termination.NO_SOLUTION_FOUND
         return replace(self, termination=ended, bound=None)
 
 
