@@ -162,7 +162,6 @@ class _Solver:
             if share == NONE:  # prices far from the best prove little
                 continue
             self._cut(point)
-            self._count()
             if self.best.is_proven:
                 break
         self._close()
@@ -235,7 +234,7 @@ class _Solver:
         return sum(added.values())
 
     def _cut(self, point: LinearPoint) -> CountRow:
-        """Prove what prices say, and count with it from now on."""
+        """Prove what prices say, count with it from now on, and return it with idle cards."""
         cards: Floats = point.cards * (1 + FINE)
         valid = valid_multipliers(
             self.problem,
@@ -246,6 +245,7 @@ class _Solver:
         )
         self.best.proof.append(valid)
         self.cuts.append(cut_row(self.counts, valid))
+        self._count()
         return self._with_idle(len(self.cuts) - 1)
 
     def _with_idle(self, cut: int) -> CountRow:
@@ -278,11 +278,10 @@ class _Solver:
 
         Where no counts are left that beat the best plan, less is left idle.
         """
-        excluded: list[tuple[int, ...]] = []
-        while not self.is_over() and len(excluded) < MAX_POINTS:
+        if not self.cuts:
             self._count()
-            if self.best.is_proven:
-                return
+        excluded: list[tuple[int, ...]] = []
+        while not self.is_over() and not self.best.is_proven and len(excluded) < MAX_POINTS:
             counts = self._roomy(excluded)
             if counts is None:
                 if not any(self.idle):
@@ -352,12 +351,12 @@ class _Solver:
             if servers is None:
                 asked = self.program.cards(point)
                 self.idle = [max(n - m, 0.0) for n, m in zip(taken, asked, strict=True)]
-            if all(n <= most for n, most in zip(taken, free, strict=True)):
+            if all(n <= room for n, room in zip(taken, free, strict=True)):
                 self._keep(deal)
                 return
             self.idle = [
-                max(n + used - most, 0.0)
-                for n, used, most in zip(self.idle, taken, free, strict=True)
+                max(n + number - room, 0.0)
+                for n, number, room in zip(self.idle, taken, free, strict=True)
             ]
 
     def _keep(self, deal: Deal) -> None:
